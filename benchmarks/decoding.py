@@ -129,12 +129,12 @@ def export(args: argparse.Namespace) -> dict[str, float]:
 def _model(args: argparse.Namespace, dtype: str) -> Any:
     from ml_collections import ConfigDict
 
-    from flaxformer_lite.config import build
+    from flaxformer_lite.config import builder
 
     config = ConfigDict(directory.read_config(args.workdir)).model
     config.dtype = dtype
     words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
-    return build.model(config, words.vocab_size)
+    return builder.build(config, words.vocab_size)
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:

@@ -136,7 +136,7 @@ def _our_training(args, model, variables, batch) -> Compute:
 
     optimizer = optax.adamw(**RATE)
     state = flaxformer_lite.TrainState.create(variables, optimizer)
-    loss = 'cross_entropy(label_smoothing=0)'
+    loss = flaxformer_lite.losses.CrossEntropy(label_smoothing=0.0)
     step = flaxformer_lite.make_train_step(model, optimizer, loss=loss)
     step = jax.jit(step, donate_argnums=0)
     trained = family_models.as_trained_on(batch)
@@ -152,15 +152,19 @@ def _our_training(args, model, variables, batch) -> Compute:
 def _our_decoding(args, model, variables, batch) -> Compute:
     import flaxformer_lite
 
+    strategy = flaxformer_lite.decoding.Greedy()
+    if args.work == 'beam':
+        strategy = flaxformer_lite.decoding.BeamSearch(beams=BEAMS)
+
     def compute():
         found = flaxformer_lite.generate(
             model,
             variables,
             batch['source'],
-            f'beam(beams={BEAMS})' if args.work == 'beam' else args.work,
+            strategy,
             max_length=args.tokens,
         )
-        if (np.asarray(found.tokens_BNL)[..., :-1] == model.special_tokens.eos).any():
+        if (np.asarray(found.tokens)[..., :-1] == model.special_tokens.eos).any():
             raise SystemExit('a target has ended: give fewer --tokens')
 
     return compute

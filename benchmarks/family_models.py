@@ -194,7 +194,7 @@ def encode(model: Any, variables: Any, source_BS: Any) -> Any:
             mask_BHTS=source.segment_mask(source),
             valid_BT=source.valid_BT,
         )
-        return model.encoder(model.embed(model.source_VD, tokens_BS), context)[0]
+        return model.encoder_stack(model.embed(model.source_VD, tokens_BS), context)[0]
 
     return model.apply(variables, source_BS, method=of_tokens)
 

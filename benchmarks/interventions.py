@@ -56,11 +56,13 @@ def work(args: argparse.Namespace) -> dict[str, float]:
 
     import flaxformer_lite
 
-    model = flaxformer_lite.build.model(MODEL, vocab_size=4000)
+    model = flaxformer_lite.config.build(MODEL, vocab_size=4000)
     source_BS = jax.random.randint(jax.random.key(1), (ROWS, 12), 3, 4000, jnp.int32)
     inputs_BT = source_BS[:, :1]
     variables = jax.jit(model.init)(jax.random.key(0), source_BS, inputs_BT)
-    strategy = f'beam(beams={args.beams})' if args.beams > 1 else 'greedy'
+    strategy = flaxformer_lite.decoding.Greedy()
+    if args.beams > 1:
+        strategy = flaxformer_lite.decoding.BeamSearch(beams=args.beams)
 
     def call(**options: Any) -> tuple[float, float]:
         """Returns the CPU time and the wall time of a call, in ms."""

@@ -87,11 +87,11 @@ def compiled(dense: str | None) -> list[str]:
     import jax.numpy as jnp
     import optax
 
-    from flaxformer_lite import adapters, build, init_state, make_train_step
+    from flaxformer_lite import adapters, config, init_state, make_train_step
     from flaxformer_lite.training import freezing
     from flaxformer_lite.training.batch import BATCH_ARRAYS
 
-    model = build.model(NLLB | {'dense': dense}, VOCABULARY)
+    model = config.build(NLLB | {'dense': dense}, VOCABULARY)
     optimizer = optax.adam(1e-4)
     key = jax.eval_shape(jax.random.key, 0)
 

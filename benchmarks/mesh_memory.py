@@ -26,7 +26,7 @@ from jax.sharding import AxisType, Mesh
 
 from experiments.command_line import console
 from experiments.runtime.mesh import DeviceMesh, attach_shardings
-from flaxformer_lite import build, init_state, make_train_step
+from flaxformer_lite import config, init_state, make_train_step
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import AXES
 from flaxformer_lite.training.batch import BATCH_ARRAYS
@@ -199,7 +199,7 @@ def _model(name: str, layers: int | None, scan_layers: bool) -> Model:
     fields = model_fields(name) | {'scan_layers': scan_layers}
     if layers is not None:
         fields['num_layers'] = layers
-    return build.model(fields, VOCABULARY)
+    return config.build(fields, VOCABULARY)
 
 
 def _devices(chip: str, sizes: list[int]) -> np.ndarray:

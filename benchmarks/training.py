@@ -95,6 +95,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     memory.keep_freed()  # as every command does
     import jax
 
+    import flaxformer_lite as fl
     from experiments.command_line.screen import Screen
     from experiments.runtime import compilation, mesh
     from experiments.training import setup
@@ -104,7 +105,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     work = setup.prepare(_config(args), args.cache, Screen(sys.stderr))
     init = functools.partial(init_state, work.model, work.programs.update)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
-    loss = f'cross_entropy(label_smoothing={SMOOTHING})'
+    loss = fl.losses.CrossEntropy(label_smoothing=SMOOTHING)
     step = make_train_step(work.model, work.programs.update, loss=loss)
     batches = prefetch(work.batches.iterate(Position()))
     first = jax.device_put(next(batches)[0], mesh.make_mesh().rows())

@@ -124,13 +124,13 @@ def _parser() -> flags.Parser:
 
 
 def _model_of(runs: 'Sequence[OpenedRun]') -> tuple[Any, Any]:
-    from flaxformer_lite.ensembling import ensemble, ensemble_variables
+    from flaxformer_lite.ensembling import Ensemble
 
-    models = [run.model for run in runs]
-    variables = [run.variables for run in runs]
-    if len(runs) == 1:
-        return models[0], variables[0]
-    return ensemble(models), ensemble_variables(variables)
+    members = [(run.model, run.variables) for run in runs]
+    if len(members) == 1:
+        return members[0]
+    ensemble = Ensemble(members)
+    return ensemble.model, ensemble.variables
 
 
 def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:

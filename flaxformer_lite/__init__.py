@@ -1,47 +1,79 @@
 """The Transformer of "Attention Is All You Need" and its variants, in JAX and Flax.
 
-`build.model` builds a model from a config and `make_batch` makes training batches.
-`init_state` and `make_train_step` train the model; `generate` decodes.
+    import flaxformer_lite as fl
+
+`config.build` builds a model from a config and `make_batch` makes training batches.
+`init_state` and `make_train_step` train the model; `generate` decodes. `attention`,
+`positions`, `norms`, `residual`, `feed_forward`, `blocks`, `init`, `dense`, `losses`,
+`schedules` and `decoding` contain components: `help(fl.decoding)` lists them.
 """
-# ruff: noqa: F403, F405 (type checkers follow the star)
 
 import re
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from flaxformer_lite.lazy_exports import lazy_exports
+
+# The public names; docs/reference/api.md shows them in this order.
 if TYPE_CHECKING:
-    from flaxformer_lite.public import *
+    from flaxformer_lite import attention as attention
+    from flaxformer_lite import config as config
+    from flaxformer_lite import decoding as decoding
+    from flaxformer_lite import feed_forward as feed_forward
+    from flaxformer_lite import init as init
+    from flaxformer_lite import interventions as interventions
+    from flaxformer_lite import losses as losses
+    from flaxformer_lite import norms as norms
+    from flaxformer_lite import ops as ops
+    from flaxformer_lite import positions as positions
+    from flaxformer_lite import residual as residual
+    from flaxformer_lite import sharding as sharding
+    from flaxformer_lite import testing as testing
+    from flaxformer_lite.ensembling import Ensemble as Ensemble
+    from flaxformer_lite.generation import generate as generate
+    from flaxformer_lite.interventions.context import intervene as intervene
+    from flaxformer_lite.introspection import Record as Record
+    from flaxformer_lite.introspection import attention_stats as attention_stats
+    from flaxformer_lite.introspection import record as record
+    from flaxformer_lite.layers import blocks as blocks
+    from flaxformer_lite.layers import dense as dense
+    from flaxformer_lite.models.base import Model as Model
+    from flaxformer_lite.models.decoder_only import DecoderOnly as DecoderOnly
+    from flaxformer_lite.models.encoder_decoder import Transformer as Transformer
+    from flaxformer_lite.models.multi_token import (
+        MultiTokenTransformer as MultiTokenTransformer,
+    )
+    from flaxformer_lite.models.prefix_lm import PrefixLM as PrefixLM
+    from flaxformer_lite.models.recurrent import (
+        RecurrentEncoderDecoder as RecurrentEncoderDecoder,
+    )
+    from flaxformer_lite.networks import CrossOverrides as CrossOverrides
+    from flaxformer_lite.networks import DecoderOverrides as DecoderOverrides
+    from flaxformer_lite.networks import EntityEncoder as EntityEncoder
+    from flaxformer_lite.scoring import TokenScores as TokenScores
+    from flaxformer_lite.scoring import log_probs as log_probs
+    from flaxformer_lite.sizes import Sizes as Sizes
+    from flaxformer_lite.special_tokens import SpecialTokens as SpecialTokens
+    from flaxformer_lite.training import schedules as schedules
+    from flaxformer_lite.training.batch import make_batch as make_batch
+    from flaxformer_lite.training.loss import loss_sums as loss_sums
+    from flaxformer_lite.training.loss_scale import LossScale as LossScale
+    from flaxformer_lite.training.train_step import Metrics as Metrics
+    from flaxformer_lite.training.train_step import TrainState as TrainState
+    from flaxformer_lite.training.train_step import init_state as init_state
+    from flaxformer_lite.training.train_step import make_train_step as make_train_step
+else:
+    _import, __dir__, __all__ = lazy_exports(__name__)
 
 __version__ = '0.3.0'
 
 OLDEST_JAX = '0.7.2'
 
-__all__ = [
-    'LossScale',
-    'Record',
-    'TokenScores',
-    'TrainState',
-    'attention_stats',
-    'build',
-    'decoding',
-    'ensemble',
-    'ensemble_variables',
-    'generate',
-    'init_state',
-    'intervene',
-    'interventions',
-    'log_probs',
-    'loss_sums',
-    'make_batch',
-    'make_train_step',
-    'ops',
-    'record',
-    'schedules',
-    'sharding',
-]
-
 # Former names → their replacements.
 _REPLACEMENTS = {
+    'build': 'config.build',
+    'ensemble': 'Ensemble([(model, variables), …])',
+    'ensemble_variables': 'Ensemble([(model, variables), …]).variables',
     'ablation_masks': 'intervene({name: interventions.scale(0.0, heads=[…])})',
     'describe_pretrained': 'flaxformer_checkpoints.describe_pretrained',
     'explanations': 'flaxformer_explain.explanations',
@@ -72,16 +104,9 @@ def _release(version: str) -> list[int]:
 _check_jax_version()
 
 
-def __getattr__(name: str) -> Any:
-    """Imports the public names on first use, so configs can be read without JAX."""
-    if name in _REPLACEMENTS:
-        raise AttributeError(f'{__name__}.{name} is now {_REPLACEMENTS[name]}')
-    if name not in __all__:
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    from flaxformer_lite import public
+if not TYPE_CHECKING:
 
-    return getattr(public, name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    def __getattr__(name: str) -> Any:
+        if name in _REPLACEMENTS:
+            raise AttributeError(f'{__name__}.{name} is now {_REPLACEMENTS[name]}')
+        return _import(name)

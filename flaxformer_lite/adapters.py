@@ -2,12 +2,12 @@
 
 A model has adapters if its config sets `dense`, such as 'lora(rank=8)':
 
-    model = build.model(config | {'dense': 'lora(rank=8)'}, vocab_size)
+    model = config.build(config | {'dense': 'lora(rank=8)'}, vocab_size)
     frozen = adapters.frozen_paths(model, params)
     state = init_state(model, optimizer, key, frozen=frozen)
     step = make_train_step(model, optimizer, frozen=frozen)
     …
-    plain = build.model(config, vocab_size)
+    plain = config.build(config, vocab_size)
     logits = plain.apply(adapters.merge(model, state.variables), source, inputs)
 """
 

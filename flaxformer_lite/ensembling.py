@@ -1,5 +1,6 @@
 """Ensembles of models that share a vocabulary."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,69 @@ from flaxformer_lite.models.base import DecodeState, Model, Tokens
 from flaxformer_lite.special_tokens import SpecialTokens
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Trained models of one vocabulary, whose probabilities are averaged.
+
+    The logits are log p(y_t | y_<t, x), with p = 1/M Σ_m p_m. It has a `model` and its
+    `variables`, for the functions that take a model and its variables:
+
+        ensemble = fl.Ensemble([(model, variables), (other, other_variables)])
+        result = fl.generate(ensemble.model, ensemble.variables, sources)
+        scores = fl.log_probs(ensemble.model, ensemble.variables, batch)
+
+    Attributes:
+      members: (model, variables) of each. Models of any architecture, and the same
+        model with several variables, such as those of other seeds.
+
+    Raises:
+      ValueError: The list is empty, or the vocabularies differ.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> model = fl.config.build({'num_layers': 1}, vocab_size=10)
+      >>> token = jnp.ones((1, 1), jnp.int32)
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), token, token)
+
+      >>> ensemble = fl.Ensemble([(model, variables), (model, variables)])
+      >>> jax.eval_shape(ensemble.model.apply, ensemble.variables, token, token).shape
+      (1, 1, 10)
+    """
+
+    members: Sequence[tuple[Model, Any]]
+
+    def __post_init__(self):
+        if not self.members:
+            raise ValueError(
+                'members: an ensemble needs at least one model. Pass a list of '
+                '(model, variables).'
+            )
+        for name in ('vocab_size', 'source_vocab_size', 'special_tokens'):
+            first, *others = [getattr(model, name) for model, _ in self.members]
+            for other in others:
+                if other != first:
+                    raise ValueError(
+                        f'members: their {name} differ, {first} and {other}. An '
+                        'ensemble needs models of one vocabulary.'
+                    )
+
+    @property
+    def model(self) -> 'EnsembleModel':
+        """The model, whose `apply` takes `variables`. Equal members give equal ones."""
+        return EnsembleModel(
+            tuple(model.copy(parent=None, name=None) for model, _ in self.members)
+        )
+
+    @property
+    def variables(self) -> Any:
+        """{'params': …} of all models."""
+        collections: dict[str, Any] = {}
+        for number, (_, variables) in enumerate(self.members):
+            for name, tree in variables.items():
+                collections.setdefault(name, {})[f'models_{number}'] = tree
+        return collections
+
+
 class EnsembleState(NamedTuple):
     states: tuple[DecodeState, ...]
 
@@ -21,10 +85,8 @@ class EnsembleState(NamedTuple):
         )
 
 
-class Ensemble(nn.Module):
-    """A model that averages the probabilities of several models.
-
-    The logits are log p(y_t | y_<t, x), with p = 1/M Σ_m p_m.
+class EnsembleModel(nn.Module):
+    """The model of an `Ensemble`, which averages the probabilities of its models.
 
     Attributes:
       models: Each must be a separate object.
@@ -62,7 +124,7 @@ class Ensemble(nn.Module):
 
     @nn.nowrap
     def members(self, variables: Any) -> list[tuple[Model, Any]]:
-        """Returns each model with its variables, as `ensemble_variables` takes them."""
+        """Returns each model with its variables, given those of the ensemble."""
         return [
             (
                 model.copy(parent=None, name=None),
@@ -106,37 +168,3 @@ def log_mean(logits_MBTV: Sequence[jax.Array]) -> jax.Array:
     """
     log_p_MBTV = jnp.stack([jax.nn.log_softmax(x_BTV) for x_BTV in logits_MBTV])
     return jax.nn.logsumexp(log_p_MBTV, axis=0) - jnp.log(len(logits_MBTV))
-
-
-def ensemble(models: Sequence[Model]) -> Ensemble:
-    """Combines models into one. A model may occur repeatedly, with other variables.
-
-    Raises:
-      ValueError: The list is empty, or the vocabularies differ.
-
-    Examples:
-      >>> import flaxformer_lite
-      >>> model = flaxformer_lite.build.model({'num_layers': 1}, vocab_size=10)
-      >>> len(ensemble([model, model]).models)
-      2
-    """
-    if not models:
-        raise ValueError('models: an ensemble needs at least one model. Pass a list.')
-    for name in ('vocab_size', 'source_vocab_size', 'special_tokens'):
-        first, *others = [getattr(model, name) for model in models]
-        for other in others:
-            if other != first:
-                raise ValueError(
-                    f'models: their {name} differ, {first} and {other}. An ensemble '
-                    'needs models of one vocabulary.'
-                )
-    return Ensemble(tuple(model.copy(parent=None, name=None) for model in models))
-
-
-def ensemble_variables(of_models: Sequence[Any]) -> Any:
-    """Returns the ensemble's variables, given those of its models in order."""
-    collections: dict[str, Any] = {}
-    for number, variables in enumerate(of_models):
-        for name, tree in variables.items():
-            collections.setdefault(name, {})[f'models_{number}'] = tree
-    return collections

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,11 +10,13 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 import flaxformer_lite.decoding as decoding
+from flaxformer_lite.config.deprecated_text import warn_of_text
 from flaxformer_lite.config.spec import Component, Spec
 from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
-from flaxformer_lite.ensembling import Ensemble
+from flaxformer_lite.decoding.strategies.beam import BeamSearch
+from flaxformer_lite.ensembling import EnsembleModel
 from flaxformer_lite.interventions.context import as_pytree, with_separate_layers
 from flaxformer_lite.interventions.decoding import decode_functions
 from flaxformer_lite.interventions.names import Interventions
@@ -24,7 +27,12 @@ from flaxformer_lite.sharding import map_rows
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.taps import trace_keys
 from flaxformer_lite.training.batch import Sources, check_variables, pad_source
+from flaxformer_lite.validation import naming
 
+# The paper's, §6.1.
+DEFAULT_STRATEGY = BeamSearch(beams=4, alpha=0.6)
+# A processor, its class, or several, in order. Strings are deprecated.
+Processors = Processor | type[Processor] | Sequence[Processor | type[Processor]] | str
 # Default maximum target length, in tokens beyond the source length (paper §6.1).
 EXTRA_LENGTH = 50
 
@@ -52,40 +60,48 @@ class DecodingOptions(NamedTuple):
 
 
 def as_strategy(strategy: Spec) -> Strategy:
-    """Returns the strategy of a spec such as `'beam(beams=8)'`, a class or an object.
+    """Returns the strategy of an object, a class or a spec such as `'beam(beams=8)'`.
 
     Raises:
       ValueError: The strategy is unknown, or an argument is unknown or invalid.
     """
+    if isinstance(strategy, Strategy):
+        return strategy
     return STRATEGIES.make(strategy)
 
 
-def as_processors(processors: Spec | None) -> tuple[Processor, ...]:
-    """Returns the processors of a list of specs, in order; `()` for None.
+def as_processors(processors: Processors | Spec | None) -> tuple[Processor, ...]:
+    """Returns the processors of one or a list, in order; `()` for None.
 
     Raises:
       ValueError: As `as_strategy`.
     """
+    if isinstance(processors, Processor):
+        return (processors,)
+    if isinstance(processors, Sequence) and not isinstance(processors, str):
+        return tuple(x for entry in processors for x in as_processors(entry))
     found = Component.of(processors, PROCESSORS).entries if processors else ()
     return tuple(entry.make() for entry in found)
 
 
 def generate(
-    model: Model | Ensemble,
+    model: Model | EnsembleModel,
     variables: Any,
     source: Sources,
-    strategy: Spec = 'beam',
+    strategy: Strategy | type[Strategy] | str = DEFAULT_STRATEGY,
     *,
     max_length: int | None = None,
     bos: int | None = None,
     eos: int | None = None,
     forced_first: int | None = None,
-    processors: Spec | None = None,
+    processors: Processors | None = None,
     n_best: int = 1,
     key: jax.Array | None = None,
     interventions: Interventions | None = None,
 ) -> decoding.DecodeResult:
     """Decodes the targets of sources.
+
+        result = fl.generate(model, variables, sources, fl.decoding.BeamSearch(beams=8))
 
     It compiles once per source shape, so batch sources of similar length, with a fixed
     number of rows. On a mesh, each device decodes its own rows (see `sharding`).
@@ -96,18 +112,22 @@ def generate(
         model was trained with them. Vectors: lists of arrays (length, features), or one
         array (rows, length, features); an all-zero vector is padding. An empty row has
         no target.
-      strategy: A spec such as 'beam(beams=8)' or 'sample(top_p=0.9)', a class or an
-        object.
+      strategy: A strategy of `fl.decoding`, such as `Sample(top_p=0.9)`, or its class.
+        Defaults to `BeamSearch(beams=4, alpha=0.6)`.
       max_length: Maximum target length, including the end token. Defaults to the source
         length + 50. Learned positions limit it.
       bos, eos: Default to the model's.
       forced_first: First token of every target, such as the target language of M2M100.
         It has probability 1 in the scores.
-      processors: Specs such as '[no_repeat_ngram(size=3), min_length(length=5)]'.
+      processors: Processors of `fl.decoding`, in order, such as
+        `[NoRepeatNgram(size=3), MinLength(length=5)]`.
       n_best: The beam search stops when this many results per row are final.
       key: PRNG key for sampling. A row's samples depend only on the key and the row
         index.
       interventions: As in `intervene`.
+
+    Returns:
+      The hypotheses of each source: `tokens` (B, N, L) and `scores` (B, N), best first.
 
     Raises:
       ValueError: An argument is invalid, or a source is too long.
@@ -118,12 +138,17 @@ def generate(
     size = model.source_vocab_size or model.vocab_size
     source_BS = pad_source(source, padding, size)
     source_length_B = TokenBatch.from_tokens(source_BS, padding).valid_BT.sum(-1)
-    search = as_strategy(strategy)
+    with naming('strategy'):
+        search = as_strategy(strategy)
+    warn_of_text('strategy', strategy, STRATEGIES)
     _check(model, source_length_B, search, key)
     longest = source_BS.shape[1] + EXTRA_LENGTH if max_length is None else max_length
     if longest < 1:
         raise ValueError(f'max_length must be at least 1, not {max_length}')
-    all_processors = *forced_prefix(forced_first), *as_processors(processors)
+    with naming('processors'):
+        all_processors = *forced_prefix(forced_first), *as_processors(processors)
+    if processors:
+        warn_of_text('processors', processors, PROCESSORS)
     limit = _shortest_limit(model, source_length_B, max_length)
     for processor in all_processors:
         processor.check(model.vocab_size, special_tokens, limit)
@@ -140,7 +165,7 @@ def generate(
         key = jax.random.key(0)
     arrays = variables, key, source_BS, max_len_B
     if interventions:
-        if isinstance(model, Ensemble):
+        if isinstance(model, EnsembleModel):
             raise ValueError(
                 'interventions: an ensemble has no activations. Pass one of its models.'
             )

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.deprecated_text import warn_of_text
+from flaxformer_lite.config.variants import LOSSES
 from flaxformer_lite.interventions.context import (
     InterventionObserver,
     with_separate_layers,
@@ -22,7 +23,8 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
 from flaxformer_lite.taps import observed_by
 from flaxformer_lite.training.batch import Batch, source_and_inputs
-from flaxformer_lite.training.loss import DEFAULT_LOSS, loss_sums
+from flaxformer_lite.training.loss import DEFAULT_LOSS, Losses, as_loss, loss_sums
+from flaxformer_lite.validation import naming
 
 # Suffix of an attention's name in a record, after the name of the stack.
 ATTENTION_SUFFIXES = {'self_attention': '', 'cross_attention': ' cross'}
@@ -178,7 +180,7 @@ def attention_stats(
     model: Model,
     variables: Any,
     batch: Batch,
-    loss: Spec = DEFAULT_LOSS,
+    loss: Losses = DEFAULT_LOSS,
     missing_ok: bool = False,
 ) -> dict[str, dict[str, jax.Array]]:
     """Computes statistics of each head, (layers, heads), and layer, (layers,).
@@ -200,8 +202,11 @@ def attention_stats(
         norm: mean norm of the residual stream after a layer.
 
     Raises:
-      ValueError: As `record`.
+      ValueError: As `record` and `loss_sums`.
     """
+    with naming('loss'):
+        loss_fn = as_loss(loss)
+    warn_of_text('loss', loss, LOSSES)
     model, variables = with_separate_layers(model, variables)
     found = record(model, variables, batch, missing_ok, names=())
     stats: dict[str, dict[str, jax.Array]] = {}
@@ -219,7 +224,7 @@ def attention_stats(
             for weights_BHTS in layers
         ]
         stats[name] = jax.tree.map(lambda *x: jnp.stack(x), *by_layer)
-    gradients = _gradients(model, variables, batch, loss)
+    gradients = _gradients(model, variables, batch, loss_fn)
     for stack, (_, *after_layers) in found.norms.items():
         of_stack = stats.setdefault(stack, {})
         norms_BLT = jnp.stack(after_layers, 1)

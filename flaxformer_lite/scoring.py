@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import entr
 
-from flaxformer_lite.ensembling import Ensemble, log_mean
+from flaxformer_lite.ensembling import EnsembleModel, log_mean
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.loss_of_logits import logits_of
 from flaxformer_lite.training.batch import Batch, check_variables
@@ -30,7 +30,9 @@ class TokenScores(NamedTuple):
     entropy: jax.Array
 
 
-def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenScores:
+def log_probs(
+    model: Model | EnsembleModel, variables: Any, batch: Batch
+) -> TokenScores:
     """Computes each label's log-probability, rank and entropy, without dropout.
 
     It uses teacher forcing, so −`log_p` sums to `loss_sums(…).nll`. This includes a
@@ -46,7 +48,7 @@ def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenSco
 
     Examples:
       >>> import flaxformer_lite, functools
-      >>> model = flaxformer_lite.build.model({'num_layers': 1}, vocab_size=10)
+      >>> model = flaxformer_lite.config.build({'num_layers': 1}, vocab_size=10)
 
       >>> batch = flaxformer_lite.make_batch([[5, 1]], [[8, 1]], model=model, length=4)
 
@@ -58,7 +60,7 @@ def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenSco
       ((1, 4), dtype('int32'))
     """
     check_variables(variables)
-    is_ensemble = isinstance(model, Ensemble)
+    is_ensemble = isinstance(model, EnsembleModel)
     members = model.members(variables) if is_ensemble else [(model, variables)]
     hidden, outputs = [], []
     for member, own in members:

@@ -34,6 +34,16 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from flaxformer_lite.jax_compat import with_sharding_constraint
 
+__all__ = [
+    'AXES',
+    'by_device',
+    'gather',
+    'is_divided',
+    'map_rows',
+    'place',
+    'state_shardings',
+]
+
 AXES = ('data', 'fsdp', 'tensor')
 ROW_AXES = ('data', 'fsdp')
 REPLICATED = PartitionSpec()

@@ -160,11 +160,17 @@ class Checked:
     """Mixin for dataclasses and modules that validates annotated attributes."""
 
     def __post_init__(self):
-        for name, annotation in _limited(type(self)):
-            check(name, annotation, getattr(self, name))
+        check_attributes(self)
         following = getattr(super(), '__post_init__', None)
         if following is not None:
             following()
+
+
+def check_attributes(checked: Any) -> None:
+    """Checks the annotated attributes of an object of a `Checked` class."""
+    kind = type(checked).__name__
+    for name, annotation in _limited(type(checked)):
+        check(f'{kind}.{name}', annotation, getattr(checked, name))
 
 
 @dataclass_transform(frozen_default=True)
@@ -191,18 +197,24 @@ def quote(value: Any) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns a "did you mean" suffix for an error message, or ''.
 
-    It compares the last component of names.
+    It compares the last component of names, and treats '-' as '_', and 'A' as 'a'.
 
     Examples:
       >>> did_you_mean('model.dropuot', ['model.dropout', 'model.d_ff'])
       "; did you mean 'model.dropout'?"
+      >>> did_you_mean('pre-norm', ['layer', 'pre_norm'])
+      "; did you mean 'pre_norm'?"
+      >>> did_you_mean('Beam', ['BeamSearch', 'Sample'])
+      "; did you mean 'BeamSearch'?"
     """
 
     def likeness(candidate: str) -> tuple[float, float]:
-        if name.replace('.', '_') == candidate.replace('.', '_'):
+        one, other = (text.lower().replace('-', '_') for text in (name, candidate))
+        if one.replace('.', '_') == other.replace('.', '_'):
             return 1, 1
-        last_words = [text.rsplit('.', 1)[-1] for text in (name, candidate)]
-        return _ratio(*last_words), _ratio(name, candidate)
+        last_words = [text.rsplit('.', 1)[-1] for text in (one, other)]
+        is_start = len(last_words[0]) > 3 and last_words[1].startswith(last_words[0])
+        return 0.9 if is_start else _ratio(*last_words), _ratio(one, other)
 
     best = max(known, key=likeness, default='')
     if not best or likeness(best)[0] < 0.7:

@@ -12,7 +12,7 @@ import pytest
 from flax import linen as nn
 
 import flaxformer_lite
-from flaxformer_lite.config import build, variants
+from flaxformer_lite.config import builder, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.decoding import DecodeInputs
 from flaxformer_lite.models.base import Model
@@ -53,7 +53,7 @@ def dotted(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def model(**overrides: Any) -> Model:
-    return build.model(config(**overrides), VOCAB)
+    return builder.build(config(**overrides), VOCAB)
 
 
 def here(field: str) -> list[str]:

@@ -22,14 +22,14 @@ from experiments.optimizers.optimizer import (
     SCALE_INVARIANT,
     Optimizer,
 )
-from flaxformer_lite.config import build as model_build
+from flaxformer_lite.config import builder
 from flaxformer_lite.config.spec import Component
 from flaxformer_lite.generation import DecodingOptions
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
-from flaxformer_lite.training import schedules
+from flaxformer_lite.training import learning_rates
 from flaxformer_lite.training.loss import as_loss
 
 
@@ -76,8 +76,7 @@ def build(
     with user_errors('data: '):
         # Check only the name: importing the module of a source can be slow.
         registries.SOURCES.check_name(config.data.name)
-    with user_errors('train.loss: '):
-        loss = as_loss(config.train.loss, teacher=config.train.teacher or None)
+    loss = _make_loss(config)
     tokenizer = tokenizers.make(config.tokenizer)
     by_name = metrics.make(config.evaluation.metrics)
     source_vocab_size = None
@@ -85,7 +84,7 @@ def build(
         vocab_size = tokenizer.largest_vocab_size()
         source_vocab_size = tokenizer.source_vocab_size
     with user_errors():
-        model = model_build.model(
+        model = builder.build(
             config.model, vocab_size, special_tokens, source_vocab_size
         )
     _check_adapters(config, model)
@@ -103,6 +102,17 @@ def build(
         loss=loss,
         optimizer=make_optimizer(config),
     )
+
+
+def _make_loss(config: ExperimentConfig) -> Loss:
+    teacher = config.train.teacher or None
+    with user_errors('train.loss: '):
+        for loss in config.train.loss.entries:
+            if teacher is None and loss.accepted(teacher=None):
+                raise UserError(
+                    f'train.loss: {loss.name} needs a teacher. Set train.teacher.'
+                )
+        return as_loss(config.train.loss, teacher=teacher)
 
 
 def _check_limits(config: ExperimentConfig) -> None:
@@ -174,7 +184,7 @@ def make_optimizer(config: ExperimentConfig) -> Optimizer:
             'parameters. Set train.ema to 0, or choose another optimizer.'
         )
     with user_errors('optimizer.schedule: '):
-        schedule = schedules.make(settings.schedule, config.model.d_model, LONG)
+        schedule = learning_rates.make(settings.schedule, config.model.d_model, LONG)
     init = config.model.init
     with user_errors('model.init: '):
         has_lr_multipliers = bool(init and init.cls.lr_multiplier != Init.lr_multiplier)
@@ -208,7 +218,9 @@ def check_rates(config: ExperimentConfig, optimizer: Optimizer) -> None:
     """Raises UserError for negative or infinite learning rates; names the step."""
     steps = config.train.steps or LONG
     with user_errors(f'optimizer.schedule={config.optimizer.schedule}: '):
-        schedules.check_rates(schedules.with_steps(optimizer.schedule, steps), steps)
+        learning_rates.check_rates(
+            learning_rates.with_steps(optimizer.schedule, steps), steps
+        )
 
 
 def _check_lr_multipliers(
@@ -220,7 +232,7 @@ def _check_lr_multipliers(
             f'of model.init={config.model.init}. Choose one of '
             f'{", ".join(SCALE_INVARIANT)}.'
         )
-    if schedules.depends_on(schedule, 'd_model'):
+    if learning_rates.depends_on(schedule, 'd_model'):
         raise UserError(
             f'optimizer.schedule={config.optimizer.schedule} depends on d_model, and '
             f'model.init={config.model.init} already scales learning rates with it. '

@@ -10,7 +10,7 @@ from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.generation import DecodingOptions, as_processors
 
 if TYPE_CHECKING:
-    from flaxformer_lite.ensembling import Ensemble
+    from flaxformer_lite.ensembling import EnsembleModel
     from flaxformer_lite.models.base import Model
 
 
@@ -23,7 +23,7 @@ def decoding_options(evaluation: EvaluationConfig) -> DecodingOptions:
 
 
 def check_processors(
-    processors: Sequence[Processor], model: 'Model | Ensemble', extra_length: int
+    processors: Sequence[Processor], model: 'Model | EnsembleModel', extra_length: int
 ) -> None:
     """Raises UserError if processors don't fit the vocabulary or length of targets."""
     limit = 1 + extra_length  # for a source of one token

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+import flaxformer_lite as fl
 from experiments import storage
 from experiments.data import corpus
 from experiments.data.documents import separated
@@ -174,7 +175,9 @@ class Evaluator:
 
 
 def _loss_sums(model: Model, devices: DeviceMesh) -> Program:
-    sums = functools.partial(loss_sums, model, loss='cross_entropy(label_smoothing=0)')
+    sums = functools.partial(
+        loss_sums, model, loss=fl.losses.CrossEntropy(label_smoothing=0)
+    )
     jitted = jax.jit(sums, out_shardings=devices.everywhere())
     return Program(jitted)
 

@@ -24,7 +24,7 @@ from experiments.evaluation.translator import Translator
 from experiments.runs import directory, environment, trained_run
 from experiments.runtime import accelerators, mesh
 from flaxformer_lite import introspection
-from flaxformer_lite.config import build
+from flaxformer_lite.config import builder
 from flaxformer_lite.interventions import Interventions, as_pytree
 from flaxformer_lite.introspection import Record
 from flaxformer_lite.models.base import Model
@@ -92,7 +92,7 @@ class OpenedRun:
     def _build_model(self) -> Model:
         vocabulary = self.tokenizer
         with prefix_errors(self.path), user_errors():
-            model = build.model(
+            model = builder.build(
                 self.config.model,
                 vocabulary.vocab_size,
                 vocabulary.special_tokens,

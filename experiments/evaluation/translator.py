@@ -25,7 +25,7 @@ from experiments.runtime import mesh
 from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.decoding import DecodeResult
-from flaxformer_lite.ensembling import Ensemble
+from flaxformer_lite.ensembling import EnsembleModel
 from flaxformer_lite.generation import DecodingOptions, decode_rows, forced_prefix
 from flaxformer_lite.interventions import Interventions
 from flaxformer_lite.models.base import Model
@@ -54,7 +54,7 @@ class Translator:
 
     def __init__(
         self,
-        model: Model | Ensemble,
+        model: Model | EnsembleModel,
         tokenizer: Tokenizer,
         options: DecodingOptions,
         batch_tokens: int = 8192,
@@ -227,7 +227,7 @@ class Translator:
 
 
 def _search(
-    model: Model | Ensemble,
+    model: Model | EnsembleModel,
     options: DecodingOptions,
     devices: DeviceMesh,
 ) -> Program:
@@ -277,7 +277,7 @@ def count_fitting(lengths: Sequence[int], most: int | None) -> int:
 
 
 def check_lengths(
-    model: Model | Ensemble, lengths: Iterable[int], first: int | None = None
+    model: Model | EnsembleModel, lengths: Iterable[int], first: int | None = None
 ) -> None:
     """Raises UserError if a sentence, with EOS, exceeds the model's positions.
 

@@ -11,8 +11,8 @@ from experiments.optimizers import eval_params, optax_specs
 from flaxformer_lite.config.spec import Component
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.training import schedules
-from flaxformer_lite.training.schedules.cosine import CosineSchedule
+from flaxformer_lite.training import learning_rates
+from flaxformer_lite.training.schedules.cosine import Cosine
 
 LONG = 1 << 30  # steps, more than in any training
 # Optimizers with the fields b1, b2, eps and weight_decay. Others have arguments in
@@ -55,7 +55,7 @@ class Optimizer:
     @property
     def peak(self) -> float | None:
         """The schedule's peak if it may be traced."""
-        if self.component.name in BY_FIELDS and type(self.schedule) is CosineSchedule:
+        if self.component.name in BY_FIELDS and type(self.schedule) is Cosine:
             return self.schedule.peak
         return None
 
@@ -67,9 +67,9 @@ class Optimizer:
         Some schedules depend on `steps`, the length of the training. `peak` replaces
         that of the schedule.
         """
-        schedule = schedules.with_steps(self.schedule, steps)
+        schedule = learning_rates.with_steps(self.schedule, steps)
         if peak is not None:
-            schedule = schedules.with_peak(schedule, peak)
+            schedule = learning_rates.with_peak(schedule, peak)
         has_output = model.tie in ('source_target', 'none')
         update = optax_specs.make(self.component, schedule, has_output)
         if model.scans_layers and self.component.name not in ENTRYWISE:

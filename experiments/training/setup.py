@@ -37,7 +37,7 @@ from experiments.training.result import count_parameters
 from experiments.training.teacher import open_teacher
 from experiments.training.warm_start import WarmStart
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.training import freezing, schedules
+from flaxformer_lite.training import freezing, learning_rates
 
 
 class RunSetup(NamedTuple):
@@ -196,7 +196,7 @@ def check_plan(config: ExperimentConfig, path: Path, state: str) -> None:
 
 def check_can_extend(config: ExperimentConfig, learning_rate: optax.Schedule) -> None:
     """Raises UserError if more steps would change past learning rates."""
-    if schedules.depends_on(learning_rate, 'steps'):
+    if learning_rates.depends_on(learning_rate, 'steps'):
         schedule, train = config.optimizer.schedule, config.train
         raise UserError(
             f'train.steps={train.steps} or train.epochs={train.epochs} exceeds the '

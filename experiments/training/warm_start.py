@@ -26,6 +26,7 @@ from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import adapters
 from flaxformer_lite.config import spec
+from flaxformer_lite.config.builder import naming_fields
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import freezing
@@ -390,10 +391,11 @@ class MatchedRows(NamedTuple):
 
 def _resized(model: Model, other: Model, more: int = 0) -> Model:
     source = other.source_vocab_size
-    return model.clone(
-        vocab_size=other.vocab_size + more,
-        source_vocab_size=None if source is None else source + more,
-    )
+    with naming_fields():
+        return model.clone(
+            vocab_size=other.vocab_size + more,
+            source_vocab_size=None if source is None else source + more,
+        )
 
 
 def _inherit_rows(

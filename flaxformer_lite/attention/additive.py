@@ -9,7 +9,7 @@ from flaxformer_lite.attention.base import Attention
 from flaxformer_lite.validation import Range
 
 
-class AdditiveAttention(Attention):
+class Additive(Attention):
     """Additive attention: softmax(vᵀ tanh(W q + U k)).
 
     Attributes:

@@ -69,10 +69,10 @@ class Attention(Checked, nn.Module):
     have parameters per head set `per_head`, to repeat keys and values instead.
 
     Examples:
-      >>> from flaxformer_lite.attention.softmax import SoftmaxAttention
+      >>> from flaxformer_lite.attention.softmax import Softmax
       >>> arrays = jnp.zeros((1, 1, 2, 3)), jnp.tri(2, 3, dtype=bool)[None, None]
 
-      >>> print(SoftmaxAttention().apply({}, *arrays, method='weights')[0, 0])
+      >>> print(Softmax().apply({}, *arrays, method='weights')[0, 0])
       [[1.  0.  0. ]
        [0.5 0.5 0. ]]
     """

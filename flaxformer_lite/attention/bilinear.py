@@ -6,7 +6,7 @@ from flax import linen as nn
 from flaxformer_lite.attention.base import Attention, dot_products
 
 
-class BilinearAttention(Attention):
+class Bilinear(Attention):
     """Bilinear attention: softmax(qᵀ W k / √d_k).
 
     W is initialized to the identity, which gives dot-product attention.

@@ -21,7 +21,7 @@ from flaxformer_lite.validation import Size
 MASK_VALUE = -1e30
 
 
-class BlockwiseAttention(ScaledDotProduct):
+class Blockwise(ScaledDotProduct):
     """Softmax attention in linear memory: softmax((Q Kᵀ scale + bias) / T) V.
 
     An online softmax replaces the matrix of weights, and the backward pass recomputes

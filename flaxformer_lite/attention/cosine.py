@@ -20,7 +20,7 @@ def unit_vector(x: jax.Array, axis: int) -> jax.Array:
     return x * jax.lax.rsqrt(square + 1e-12)
 
 
-class CosineAttention(Attention):
+class Cosine(Attention):
     """Cosine attention: softmax(g · q / ‖q‖ · k / ‖k‖), with g learned for each head.
 
     Attributes:

@@ -20,7 +20,7 @@ def initial_lambda(index: jax.Array | int) -> jax.Array:
     return 0.8 - 0.6 * jnp.exp(-0.3 * jnp.asarray(index, jnp.float32))
 
 
-class DifferentialAttention(ScaledDotProduct):
+class Differential(ScaledDotProduct):
     """The difference of two softmax maps: (A₁ − λ A₂) [V₁, V₂], then a norm.
 
     Heads i and i + h / 2 form a pair with the maps A₁ and A₂ and the values V₁ and V₂.

@@ -6,7 +6,7 @@ from flax import linen as nn
 from flaxformer_lite.attention.base import ScaledDotProduct
 
 
-class DifferentialV2Attention(ScaledDotProduct):
+class DifferentialV2(ScaledDotProduct):
     """Differences of softmax attention over the same keys: A₁ V − σ(λ) A₂ V.
 
     Query heads 2i and 2i + 1 give A₁ and A₂ of output head i. λ = x W has one entry per

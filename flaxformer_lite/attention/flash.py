@@ -7,7 +7,7 @@ from flaxformer_lite.attention.base import ScaledDotProduct, check_no_positions
 from flaxformer_lite.ops.fused_attention import fused_attention
 
 
-class FlashAttention(ScaledDotProduct):
+class Flash(ScaledDotProduct):
     """Fused softmax attention on NVIDIA GPUs: softmax((Q Kᵀ scale + bias) / T) V.
 
     `blockwise` computes the same function on any hardware.

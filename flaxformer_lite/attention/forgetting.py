@@ -7,7 +7,7 @@ from flax import linen as nn
 from flaxformer_lite.attention.base import ScaledDotProduct
 
 
-class ForgettingAttention(ScaledDotProduct):
+class Forgetting(ScaledDotProduct):
     """Softmax attention whose scores decay with forget gates: score_ij + Σ_l log f_l.
 
     The sum runs over the tokens l after key j, up to query i. Each token has one gate

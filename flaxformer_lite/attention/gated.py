@@ -11,7 +11,7 @@ from flaxformer_lite.init.base import Init
 from flaxformer_lite.validation import Choices
 
 
-class GatedAttention(ScaledDotProduct):
+class Gated(ScaledDotProduct):
     """Softmax attention whose heads are gated by the input: y ⊙ σ(x W_g).
 
     x is the vector from which the query is projected, and y the output of all heads.
@@ -19,7 +19,7 @@ class GatedAttention(ScaledDotProduct):
 
     To gate another attention, derive from both classes:
 
-        class GatedFlash(GatedAttention, FlashAttention): ...
+        class GatedFlash(Gated, Flash): ...
 
     Attributes:
       gates: 'elements' for one gate per feature of each head, 'heads' for one per head.

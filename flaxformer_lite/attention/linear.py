@@ -67,7 +67,7 @@ class _RunningSums(struct.PyTreeNode):
         return tile_beams(hypotheses, self)
 
 
-class LinearAttention(Attention):
+class Linear(Attention):
     """Linear attention: φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k) over the visible keys.
 
     Decoding carries the sums from token to token. Training computes the equivalent

@@ -7,7 +7,7 @@ from flaxformer_lite.kv_cache import NO_POSITION
 from flaxformer_lite.validation import Range, Size
 
 
-class LocalAttention(ScaledDotProduct):
+class Local(ScaledDotProduct):
     """Scaled dot-product attention to the keys near the query.
 
     Attributes:

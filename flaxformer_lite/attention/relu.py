@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flaxformer_lite.attention.base import Attention
 
 
-class ReluAttention(Attention):
+class ReLU(Attention):
     """ReLU attention: max(0, q · k / √d_k) / n, with n the number of visible keys."""
 
     def weights(self, scores_BHTS, mask_BHTS):

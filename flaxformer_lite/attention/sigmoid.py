@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flaxformer_lite.attention.base import Attention
 
 
-class SigmoidAttention(Attention):
+class Sigmoid(Attention):
     """Sigmoid attention: σ(q · k / √d_k − log n), with n the number of visible keys."""
 
     def weights(self, scores_BHTS, mask_BHTS):

@@ -8,7 +8,7 @@ from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.ops.masked_softmax import masked_softmax
 
 
-class SinkAttention(ScaledDotProduct):
+class Sink(ScaledDotProduct):
     """Softmax attention whose weights may sum to less than 1.
 
     w_s = exp(score_s) / (exp(b_h) + Σ exp(score)), where b_h is a logit of head h.

@@ -3,5 +3,5 @@
 from flaxformer_lite.attention.base import ScaledDotProduct
 
 
-class SoftmaxAttention(ScaledDotProduct):
+class Softmax(ScaledDotProduct):
     """Scaled dot-product attention: softmax((Q Kᵀ scale + bias) / T) V."""

@@ -8,7 +8,7 @@ from flaxformer_lite.attention.base import Attention
 from flaxformer_lite.ops.masked_softmax import masked_softmax
 
 
-class TalkingHeadsAttention(Attention):
+class TalkingHeads(Attention):
     """Talking-heads attention: P' · softmax(P · scores), where P and P' mix heads.
 
     Both are learned and initialized near the identity.

@@ -7,7 +7,17 @@ from typing import Annotated, Any, ClassVar
 
 from flaxformer_lite import validation
 from flaxformer_lite.config.spec import Component, Folder
-from flaxformer_lite.sizes import Role, Sizes
+from flaxformer_lite.sizes import (
+    DEPTH,
+    HEADS,
+    WIDTH,
+    Role,
+    Sizes,
+    cross_sizes_of,
+    deciding_field,
+    sizes_of,
+    value_of,
+)
 from flaxformer_lite.validation import Choices, Range, Rate
 
 # Axes of x_BTD along which dropout masks are shared.
@@ -28,11 +38,6 @@ FOLDERS = {
 }
 
 DTYPES = Choices('float32', 'bfloat16', 'float16')
-
-# Larger values are typos. Each layer takes 0.1 seconds to trace.
-WIDTH = Range(at_least=1, at_most=2**24)
-DEPTH = Range(at_least=1, at_most=1000)
-HEADS = Range(at_least=1, at_most=2**16)
 
 
 def folder(field: str) -> Folder:
@@ -270,68 +275,18 @@ class ModelConfig(Section):
                 raise ValueError(f'unknown model field {name!r}{hint}')
         return of_flat(ModelConfig, {x: self.get(x) for x in known} | dict(values))
 
-    def fields_of(self, name: str, role: str) -> list[str]:
-        """Returns the fields that a stack reads for a value; the last one decides.
-
-        Args:
-          name: A field without a section, which the decoder and cross-attention may
-            override.
-          role: 'encoder', 'decoder', 'cross', or the role of a single stack.
-        """
-        sections = {'decoder': ['decoder'], 'cross': ['cross', 'decoder']}.get(role, [])
-        if role == 'cross' and name in ('attention', 'positions'):
-            sections = ['cross']
-        found = []
-        for section in sections:
-            if hasattr(getattr(self, section), name):
-                found.append(f'{section}.{name}')
-                if self.get(found[-1]) is not None:
-                    return found
-        return [*found, name]
-
     def deciding_field(self, name: str, role: str) -> str:
         """Returns the field that applies to a stack: `'decoder.norm'` or `'norm'`."""
-        return self.fields_of(name, role)[-1]
+        return deciding_field(self, name, role)
 
     def value(self, name: str, role: str) -> Any:
-        return self.get(self.deciding_field(name, role))
+        return value_of(self, name, role)
 
     def sizes(self, role: Role) -> Sizes:
-        encoder_layers = self.num_layers
-        decoder_layers = self.num_layers
-        if role == 'encoder_only':
-            decoder_layers = 0
-        elif role in ('decoder_only', 'prefix_only'):
-            encoder_layers = 0
-        else:
-            decoder_layers = self.value('num_layers', 'decoder')
-        return Sizes(
-            d_model=self.value('d_model', role),
-            d_ff=self.value('d_ff', role),
-            role=role,
-            encoder_layers=encoder_layers,
-            decoder_layers=decoder_layers,
-            **self._attention_sizes(role),
-        )
+        return sizes_of(self, role)
 
     def cross_sizes(self) -> Sizes:
-        return dataclasses.replace(
-            self.sizes('decoder'), **self._attention_sizes('cross')
-        )
-
-    def _attention_sizes(self, role: str) -> dict[str, Any]:
-        num_heads = self.value('num_heads', role)
-        num_kv_heads = self.value('num_kv_heads', role)
-        d_k = self.value('d_k', role)
-        d_v = self.value('d_v', role)
-        derived = self.value('d_model', role) // num_heads
-        return dict(
-            num_heads=num_heads,
-            num_kv_heads=num_heads if num_kv_heads is None else num_kv_heads,
-            d_k=derived if d_k is None else d_k,
-            d_v=derived if d_v is None else d_v,
-            d_k_derived=d_k is None,
-        )
+        return cross_sizes_of(self)
 
 
 def fields() -> list[str]:

@@ -230,16 +230,13 @@ class Component:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All parameters: name → annotation."""
+        """Parameters that are not set by a model: name → annotation."""
         signature = inspect.signature(self.cls)
         found = {name: p.annotation for name, p in signature.parameters.items()}
+        others = getattr(self.cls, 'set_by_model', ())
         if 'parent' in found:
-            found = {
-                name: kind
-                for name, kind in found.items()
-                if name not in _FLAX_ATTRIBUTES
-            }
-        return found
+            others = (*others, *_FLAX_ATTRIBUTES)
+        return {name: kind for name, kind in found.items() if name not in others}
 
     def accepted(self, **given: Any) -> dict[str, Any]:
         """Returns the arguments that are parameters."""
@@ -305,9 +302,13 @@ def _parse(text: str) -> Component:
             )
         return _from_node(text, node)
     except _UNREADABLE:
+        name, _, _ = text.partition('(')
+        hint = ''
+        if '-' in name and name.replace('-', '_').isidentifier():
+            hint = did_you_mean(name, [name.replace('-', '_')])
         raise ValueError(
             f'{quote(text)} is not a spec: write name, name(argument=value, …) or '
-            '[spec, spec, …]; texts need quotes'
+            f'[spec, spec, …]; texts need quotes{hint}'
         ) from None
 
 

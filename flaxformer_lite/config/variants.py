@@ -9,6 +9,7 @@ from flaxformer_lite import validation
 from flaxformer_lite.config import schema
 from flaxformer_lite.config.schema import FOLDERS, ModelConfig, folder
 from flaxformer_lite.config.spec import Folder, Spec
+from flaxformer_lite.sizes import fields_of
 
 # Not part of a `model` config: components of training and decoding.
 SCHEDULES = Folder('flaxformer_lite.training.schedules', 'Schedule')
@@ -17,24 +18,6 @@ STRATEGIES = Folder('flaxformer_lite.decoding.strategies', 'Strategy')
 PROCESSORS = Folder(
     'flaxformer_lite.decoding.processors', 'Processor', lists=True, may_be_empty=True
 )
-
-# Arguments that `build` passes to every class of a kind. Specs set the others.
-BUILD_ARGS = {
-    'attention': (),
-    'positions': ('sizes',),
-    'norm': (),
-    'residual': ('norm', 'dropout', 'sizes'),
-    'feed_forward': ('sizes', 'dense'),
-    'block': (
-        'self_attention',
-        'feed_forward',
-        'residual',
-        'cross_attention',
-        'merged',
-    ),
-    'init': ('sizes',),
-    'dense': ('features', 'input_axes', 'bias', 'dtype', 'kernel_init'),
-}
 
 
 def fields() -> list[str]:
@@ -58,9 +41,7 @@ def arguments(kind: str, name: str) -> dict[str, Any]:
     takes = found.parameters
     if kind == 'architecture':
         return {argument: takes[argument] for argument in found.cls.own_arguments}
-    return {
-        x: annotation for x, annotation in takes.items() if x not in BUILD_ARGS[kind]
-    }
+    return takes
 
 
 def of_layers(config: ModelConfig) -> list[ModelConfig]:
@@ -119,81 +100,27 @@ def unused_fields(config: ModelConfig) -> set[str]:
 
 def _used_fields(config: ModelConfig) -> set[str]:
     architecture = find(config, 'architecture')
+    there = set(config.architecture.parameters)
+    # Arguments with another name than their config fields, and the class itself.
+    there |= {'init', 'dropout_kind', 'architecture'}
     used = set()
-    for role in _roles(config):
-        unused = set(architecture.unused_fields)
-        if 'residual' not in unused:
+    for role in _roles(config, there):
+        unused = set()
+        if 'residual' in there:
             residual = find(config, config.deciding_field('residual', role))
             # The norm of embeddings is used with any residual connection.
             still_used = {'norm'} if config.norm_embeddings else set()
-            unused |= set(residual.unused_fields) - still_used
-        for name in {_without_section(field) for field in schema.fields()} - unused:
-            used.update(config.fields_of(name, role))
+            unused = set(residual.unused_fields) - still_used
+        for name in {_without_section(field) for field in schema.fields()} & there:
+            if name not in unused:
+                used.update(fields_of(config, name, role))
     return used - set(architecture.unused_fields)
 
 
-def _roles(config: ModelConfig) -> list[str]:
+def _roles(config: ModelConfig, there: set[str]) -> list[str]:
     """Returns the roles whose fields a model reads; a single stack is an encoder."""
-    if not find(config, 'architecture').has_decoder_beside_encoder:
+    if 'decoder' not in there:
         return ['encoder']
-    if config.merged_attention:
+    if 'cross' not in there or config.merged_attention:
         return ['encoder', 'decoder']
     return ['encoder', 'decoder', 'cross']
-
-
-def check(config: ModelConfig) -> None:
-    """Raises ValueError if the sizes of a layer don't fit each other."""
-    roles = _roles(config)
-    if 'num_heads' not in find(config, 'architecture').unused_fields:
-        _check_tie(config, roles)
-        for role in roles:
-            _check_heads(config, role)
-    if not config.projections:
-        _check_no_projections(config, roles)
-        if config.attention_bias and 'cross' not in roles:
-            raise ValueError(
-                'model.projections=False removes the matrices that '
-                'model.attention_bias=True adds biases to. Leave one out.'
-            )
-
-
-def _check_tie(config: ModelConfig, roles: list[str]) -> None:
-    width = config.value('d_model', roles[-1])
-    if config.tie not in ('decoder', 'none') and width != config.d_model:
-        raise ValueError(
-            f'model.tie={config.tie} shares source and target embeddings, but '
-            f'model.d_model={config.d_model} differs from '
-            f'model.decoder.d_model={width}. Set model.tie to decoder or none.'
-        )
-
-
-def _check_heads(config: ModelConfig, role: str) -> None:
-    heads_field = config.deciding_field('num_heads', role)
-    heads = config.get(heads_field)
-    kv_field = config.deciding_field('num_kv_heads', role)
-    kv_heads = config.get(kv_field)
-    widths = config.value('d_k', role), config.value('d_v', role)
-    width_field = config.deciding_field('d_model', role)
-    width = config.get(width_field)
-    if None in widths and width % heads:
-        raise ValueError(
-            f'model.{width_field}={width} cannot be divided among '
-            f'model.{heads_field}={heads}: change one, or set model.d_k and model.d_v'
-        )
-    if kv_heads is not None and heads % kv_heads:
-        raise ValueError(
-            f'model.{kv_field}={kv_heads} does not divide model.{heads_field}={heads}'
-        )
-
-
-def _check_no_projections(config: ModelConfig, roles: list[str]) -> None:
-    for role in roles:
-        if role == 'cross':
-            continue
-        for name in ('d_k', 'd_v', 'num_kv_heads'):
-            field = config.deciding_field(name, role)
-            if config.get(field) is not None:
-                raise ValueError(
-                    'model.projections=False makes heads slices of d_model, so '
-                    f'model.{field} has no effect. Leave it empty.'
-                )

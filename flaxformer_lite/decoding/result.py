@@ -9,19 +9,31 @@ from flaxformer_lite.kv_cache import gather_beams
 
 
 class DecodeResult(NamedTuple):
-    """N hypotheses of each sentence, best first.
+    """Hypotheses of each sentence, best first.
+
+    B is the number of sentences, N that of hypotheses per sentence (`beams` of a beam
+    search, else 1), and L the maximum length.
 
     Attributes:
-      tokens_BNL: int32. Padding follows the end token.
-      scores_BN: float32 log-probability in nats. Beam search divides it by the length
-        penalty. −inf if missing.
-      exists_BN: bool. False if fewer than N hypotheses are possible, the row is
+      tokens: int32 (B, N, L). Padding follows the end token.
+      scores: float32 (B, N), log-probability in nats. Beam search divides it by the
+        length penalty. −inf if the hypothesis doesn't exist.
+      exists: bool (B, N). False if fewer than N hypotheses are possible, the row is
         padding, or the logits are NaN.
+
+    Examples:
+      >>> result = DecodeResult(
+      ...     tokens=jnp.array([[[5, 6, 1], [5, 1, 0]]]),
+      ...     scores=jnp.array([[-1.0, -2.0]]),
+      ...     exists=jnp.array([[True, True]]),
+      ... )
+      >>> result.tokens[0, 0].tolist()  # the best hypothesis of the first sentence
+      [5, 6, 1]
     """
 
-    tokens_BNL: jax.Array
-    scores_BN: jax.Array
-    exists_BN: jax.Array
+    tokens: jax.Array
+    scores: jax.Array
+    exists: jax.Array
 
     def of_row(self, eos: int, *row: int) -> list[tuple[tuple[int, ...], float]]:
         """Returns the tokens and score of each existing hypothesis of a row.
@@ -31,9 +43,9 @@ class DecodeResult(NamedTuple):
           row: Index of the row, after any leading axes.
 
         Examples:
-          >>> tokens_BNL = jnp.array([[[5, 6, 1], [5, 1, 0]]])
-          >>> scores_BN = jnp.array([[-1.0, -2.0]])
-          >>> DecodeResult(tokens_BNL, scores_BN, scores_BN < 0).of_row(1, 0)
+          >>> tokens = jnp.array([[[5, 6, 1], [5, 1, 0]]])
+          >>> scores = jnp.array([[-1.0, -2.0]])
+          >>> DecodeResult(tokens, scores, scores < 0).of_row(1, 0)
           [((5, 6, 1), -1.0), ((5, 1), -2.0)]
         """
         found = []
@@ -46,9 +58,9 @@ class DecodeResult(NamedTuple):
 
     def where(self, keep_BN: jax.Array) -> 'DecodeResult':
         """Marks hypotheses as nonexistent where `keep_BN` is False."""
-        exists_BN = self.exists_BN & keep_BN
-        scores_BN = jnp.where(exists_BN, self.scores_BN, -jnp.inf)
-        return DecodeResult(self.tokens_BNL, scores_BN, exists_BN)
+        exists_BN = self.exists & keep_BN
+        scores_BN = jnp.where(exists_BN, self.scores, -jnp.inf)
+        return DecodeResult(self.tokens, scores_BN, exists_BN)
 
 
 def concatenate(one: DecodeResult, other: DecodeResult) -> DecodeResult:
@@ -56,13 +68,13 @@ def concatenate(one: DecodeResult, other: DecodeResult) -> DecodeResult:
 
 
 def best(count: int, hypotheses: DecodeResult) -> DecodeResult:
-    _, index_BN = jax.lax.top_k(hypotheses.scores_BN, count)
+    _, index_BN = jax.lax.top_k(hypotheses.scores, count)
     return _gather(hypotheses, index_BN)
 
 
 def first(count: int, hypotheses: DecodeResult) -> tuple[DecodeResult, jax.Array]:
     """Returns the first existing hypotheses and their original indices, int32 BN."""
-    exists_BN = hypotheses.exists_BN
+    exists_BN = hypotheses.exists
     places = jnp.arange(exists_BN.shape[1], dtype=jnp.float32)
     rank_BN = jnp.where(exists_BN, -places[None], -jnp.inf)
     _, index_BN = jax.lax.top_k(rank_BN, count)

@@ -187,16 +187,16 @@ class Search:
         batch = len(inputs.max_len_B)
         shape = batch, self.beams
         empty = DecodeResult(
-            tokens_BNL=jnp.full((*shape, inputs.length), inputs.padding, jnp.int32),
-            scores_BN=jnp.full(shape, -jnp.inf),
-            exists_BN=jnp.zeros(shape, bool),
+            tokens=jnp.full((*shape, inputs.length), inputs.padding, jnp.int32),
+            scores=jnp.full(shape, -jnp.inf),
+            exists=jnp.zeros(shape, bool),
         )
         # All hypotheses start equal, so only the first of each group exists.
         first_ones = slice(0, None, self._width) if self.groups > 1 else 0
         live = DecodeResult(
-            tokens_BNL=empty.tokens_BNL,
-            scores_BN=empty.scores_BN.at[:, first_ones].set(0.0),
-            exists_BN=empty.exists_BN.at[:, first_ones].set(True),
+            tokens=empty.tokens,
+            scores=empty.scores.at[:, first_ones].set(0.0),
+            exists=empty.exists.at[:, first_ones].set(True),
         )
         beam = BeamState(
             step=jnp.int32(0),
@@ -256,12 +256,12 @@ class Search:
         # Log-probabilities never rise, so this is the best score a live hypothesis can
         # reach.
         penalty_B = self.length_penalty(max_len_B)
-        reachable_B = live.scores_BN.max(-1) / penalty_B
+        reachable_B = live.scores.max(-1) / penalty_B
         last = min(self.n_best, self._width) - 1
-        is_beaten_B = reachable_B <= finished.scores_BN[:, last]
-        is_decided_B = finished.exists_BN[:, last] & is_beaten_B
+        is_beaten_B = reachable_B <= finished.scores[:, last]
+        is_decided_B = finished.exists[:, last] & is_beaten_B
         is_below_limit_B = state.beam.step < max_len_B
-        is_live_B = live.exists_BN.any(-1)
+        is_live_B = live.exists.any(-1)
         is_open_B = is_below_limit_B & ~is_decided_B & is_live_B
         if self.groups > 1:
             is_open_B = is_open_B.reshape(-1, self.groups).any(-1)
@@ -271,11 +271,11 @@ class Search:
         beam, model, logits_BNV = self._run_model(state)
         candidates, parent_BM = self._candidates(state, logits_BNV)
         length = beam.step + 1
-        ended_BM = candidates.tokens_BNL[:, :, beam.step] == self.inputs.eos
+        ended_BM = candidates.tokens[:, :, beam.step] == self.inputs.eos
 
         unfinished_B1 = self._is_unfinished(state)[:, None]
         results = candidates._replace(
-            scores_BN=candidates.scores_BN / self.length_penalty(length)
+            scores=candidates.scores / self.length_penalty(length)
         ).where(ended_BM & unfinished_B1)
         results = concatenate(self._by_group(state.finished), self._by_group(results))
         finished = best(self._width, results)
@@ -323,7 +323,7 @@ class Search:
             visible_BNS, own_BNN, beam.step * beams, 2
         )
         beam = beam.replace(visible_BNS=visible_BNS)
-        last_BN = state.live.tokens_BNL[:, :, beam.step - 1]
+        last_BN = state.live.tokens[:, :, beam.step - 1]
         last_BN = jnp.where(beam.step > 0, last_BN, self.inputs.bos)
         logits_BNV, model = self.inputs.decode_step(last_BN, state.model, beam)
         return beam, model, logits_BNV.astype(jnp.float32)
@@ -336,7 +336,7 @@ class Search:
         allowed_BV = self._may_follow(state, jnp.arange(vocab_size)[None])
         allowed_B1V = allowed_BV[:, None]
         log_z_BN = jax.nn.logsumexp(logits_BNV, -1)
-        offset_BN = live.scores_BN - log_z_BN
+        offset_BN = live.scores - log_z_BN
         logits_BNV = self._process_logits(state, logits_BNV)
         logits_BNV = jnp.where(allowed_B1V, logits_BNV, -jnp.inf)
 
@@ -346,7 +346,7 @@ class Search:
             # `_is_unfinished` requires log-probabilities that never rise.
             return jnp.minimum(logits + offset, before)
 
-        total_BNV = total(logits_BNV, offset_BN[..., None], live.scores_BN[..., None])
+        total_BNV = total(logits_BNV, offset_BN[..., None], live.scores[..., None])
         total_BNV = jnp.where(allowed_B1V, total_BNV, -jnp.inf)
         index_BM = self.choose(state, logits_BNV, total_BNV)
         parent_BM = index_BM // vocab_size
@@ -354,13 +354,13 @@ class Search:
         # Not from `total_BNV`: XLA drops it from greedy search, which doesn't read it.
         logit_BM = jnp.take_along_axis(logits_BNV.reshape(batch, -1), index_BM, 1)
         offset_BM = gather_beams(offset_BN, parent_BM)
-        scores_BM = total(logit_BM, offset_BM, gather_beams(live.scores_BN, parent_BM))
+        scores_BM = total(logit_BM, offset_BM, gather_beams(live.scores, parent_BM))
         # Drop candidates with a nonexistent parent, a disallowed token or zero
         # probability.
-        exists_BM = gather_beams(live.exists_BN, parent_BM)
+        exists_BM = gather_beams(live.exists, parent_BM)
         exists_BM &= jnp.isfinite(scores_BM)
         exists_BM &= self._may_follow(state, token_BM)
-        tokens_BML = gather_beams(live.tokens_BNL, parent_BM)
+        tokens_BML = gather_beams(live.tokens, parent_BM)
         tokens_BML = tokens_BML.at[:, :, state.beam.step].set(token_BM)
         return DecodeResult(tokens_BML, scores_BM, exists_BM), parent_BM
 
@@ -369,7 +369,7 @@ class Search:
         if not self.inputs.processors:
             return logits_BNV
         found_BNV = logits_BNV
-        tokens_BNL = state.live.tokens_BNL
+        tokens_BNL = state.live.tokens
         step = state.beam.step
         for processor in self.inputs.processors:
             found_BNV = processor(found_BNV, tokens_BNL, step, self.inputs.eos)

@@ -1,6 +1,6 @@
 """Base classes of feed-forward networks (paper §3.3)."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 from flax import linen as nn
@@ -21,6 +21,7 @@ class FeedForward(Checked, nn.Module):
       dropout: Dropout rate of the input of W₂.
     """
 
+    set_by_model: ClassVar[tuple[str, ...]] = ('sizes', 'dense')
     sizes: Sizes = Sizes()
     dense: Dense = Dense()
     d_ff: Annotated[int, Range(at_least=0)] = 0

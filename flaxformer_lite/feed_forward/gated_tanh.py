@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flaxformer_lite.feed_forward.base import Gated
 
 
-class GatedTanhFeedForward(Gated):
+class GatedTanh(Gated):
     """(tanh(x W + b) ⊙ (x V + c)) W₂ + b₂."""
 
     bias: bool = True

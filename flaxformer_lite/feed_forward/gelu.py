@@ -5,7 +5,7 @@ import jax
 from flaxformer_lite.feed_forward.base import FeedForward
 
 
-class GeluFeedForward(FeedForward):
+class GELU(FeedForward):
     """GELU(x W₁ + b₁) W₂ + b₂, with GELU(x) = x Φ(x).
 
     Attributes:

@@ -3,7 +3,7 @@
 from flaxformer_lite.feed_forward.base import FeedForward
 
 
-class LinearFeedForward(FeedForward):
+class Linear(FeedForward):
     """(x W₁ + b₁) W₂ + b₂."""
 
     def activation(self, h_BTF):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.feed_forward.base import FeedForward
-from flaxformer_lite.feed_forward.relu import ReluFeedForward
+from flaxformer_lite.feed_forward.relu import ReLU
 from flaxformer_lite.masks import padding_mask
 from flaxformer_lite.sharding import gather, place
 from flaxformer_lite.taps import unobserved
@@ -151,7 +151,7 @@ class MixtureOfExperts(FeedForward):
     def _run_experts(self, x_XCD, expert_X):
         """Runs each block's expert: `expert_X`, or expert e for block e if None."""
         experts = nn.vmap(
-            ReluFeedForward,
+            ReLU,
             variable_axes={'params': 0},
             split_rngs={'params': True, 'dropout': True},
         )

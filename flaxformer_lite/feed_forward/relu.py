@@ -4,7 +4,7 @@ from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.ops.relu import relu
 
 
-class ReluFeedForward(FeedForward):
+class ReLU(FeedForward):
     """max(0, x W₁ + b₁) W₂ + b₂."""
 
     def activation(self, h_BTF):

@@ -5,7 +5,7 @@ import jax
 from flaxformer_lite.feed_forward.base import FeedForward
 
 
-class SiluFeedForward(FeedForward):
+class SiLU(FeedForward):
     """SiLU(x W₁ + b₁) W₂ + b₂, with SiLU(x) = x σ(x)."""
 
     def activation(self, h_BTF):

@@ -5,7 +5,7 @@ import jax
 from flaxformer_lite.feed_forward.base import FeedForward
 
 
-class SquaredReluFeedForward(FeedForward):
+class SquaredReLU(FeedForward):
     """max(0, x W₁ + b₁)² W₂ + b₂."""
 
     def activation(self, h_BTF):

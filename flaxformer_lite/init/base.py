@@ -1,5 +1,7 @@
 """Base class of initializers."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -10,6 +12,7 @@ from flaxformer_lite.validation import FrozenDataclass
 class Init(FrozenDataclass):
     """Initializer with embeddings from N(0, 1 / d_model). Variants define matrices."""
 
+    set_by_model: ClassVar[tuple[str, ...]] = ('sizes',)
     sizes: Sizes = Sizes()
 
     @property

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flaxformer_lite.init.base import Init
 
 
-class DeepNormInit(Init):
+class DeepNorm(Init):
     """Xavier, scaled by β for all matrices except queries and keys.
 
     β = 0.87 (N⁴ M)^(−1/16) in an encoder of N layers and (12 M)^(−1/4) in a decoder of

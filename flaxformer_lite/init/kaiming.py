@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flaxformer_lite.init.base import Init
 
 
-class KaimingInit(Init):
+class Kaiming(Init):
     """N(0, 2 / fan_in), which preserves the mean square through a ReLU."""
 
     def matrix(self, key, fan_in, fan_out, name):

@@ -7,7 +7,7 @@ from flaxformer_lite.validation import Size
 ATTENTION_WEIGHTS = ('query', 'key', 'form', 'energy')
 
 
-class MuPInit(Init):
+class MuP(Init):
     """Xavier at the base width; at m times it, rescaled for similar Adam updates.
 
     | | initialization | learning rate | |

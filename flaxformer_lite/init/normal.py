@@ -7,7 +7,7 @@ from flaxformer_lite.init.base import Init
 from flaxformer_lite.validation import Positive
 
 
-class NormalInit(Init):
+class Normal(Init):
     """N(0, std²) for every shape."""
 
     std: Positive = 0.02

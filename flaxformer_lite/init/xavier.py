@@ -3,7 +3,7 @@
 from flaxformer_lite.init.base import Init, uniform_with_variance
 
 
-class XavierInit(Init):
+class Xavier(Init):
     """Uniform with variance 2 / (fan_in + fan_out); all heads count as one matrix."""
 
     def matrix(self, key, fan_in, fan_out, name):

@@ -41,20 +41,12 @@ class MultiHeadAttention(nn.Module):
 
     def setup(self):
         if not self.projections:
-            self._check_slices()
             return
         sizes = self.sizes
         self.query = self._matrix(sizes.num_heads, sizes.d_k)
         self.key = self._matrix(sizes.num_kv_heads, sizes.d_k)
         self.value = self._matrix(sizes.num_kv_heads, sizes.d_v)
         self.out_proj = self._matrix(sizes.d_model, input_axes=2)
-
-    def _check_slices(self):
-        if self.core_attention.queries_per_head > 1:
-            raise ValueError(
-                'model.projections=False: this attention combines query heads, so its '
-                'output is narrower than d_model. Set it to True.'
-            )
 
     def _matrix(self, *features, input_axes=1):
         return self.dense.copy(

@@ -16,7 +16,6 @@ from flaxformer_lite.layer_scope import (
     running_layer,
 )
 from flaxformer_lite.layers.blocks.base import Block
-from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.masks import AttentionContext, TokenBatch, padding_known
 from flaxformer_lite.remat import BLOCKS, NONE, Remat
@@ -297,33 +296,6 @@ class Stack(Checked, nn.Module):
             keys_BS = context.positions_BT
         bias_BHTS = self.positions.bias(context.positions_BT, keys_BS)
         return context._replace(bias_BHTS=bias_BHTS)
-
-
-class EntityEncoder(nn.Module):
-    """Permutation-equivariant encoder of entities that attend to each other.
-
-    Source: Zambaldi et al. 2019.
-    """
-
-    embedding: Dense
-    encoder: Stack
-
-    def __call__(self, features_BTF: jax.Array, present_BT: jax.Array) -> jax.Array:
-        """Encodes sets of up to T entities.
-
-        Args:
-          present_BT: bool, False for absent entities.
-
-        Returns:
-          float32 BTD, with zeros for absent entities.
-        """
-        context = AttentionContext(
-            positions_BT=jnp.zeros(present_BT.shape, jnp.int32),
-            mask_BHTS=present_BT[:, None, None],
-            valid_BT=present_BT,
-        )
-        y_BTD, _ = self.encoder(self.embedding(features_BTF), context)
-        return jnp.where(present_BT[..., None], y_BTD, 0.0)
 
 
 def _call(layer, scope, x_BTD, context, *arguments):

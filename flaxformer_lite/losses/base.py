@@ -22,20 +22,30 @@ from flaxformer_lite.validation import FrozenDataclass
 
 
 class Loss(FrozenDataclass):
-    """Sum of token losses over the non-padding labels of a batch.
+    """Loss of each label of a batch; training minimizes its mean over the labels.
 
-    Override `token_losses`, `targets` to use more than logits and labels, or `__call__`
-    for a different forward pass. Annotated attributes are arguments.
+    Override `__call__`, and `metrics` for additional metrics. Annotated attributes are
+    arguments:
+
+        class Brier(fl.losses.Loss):
+            def __call__(self, logits, batch):
+                label_BTV = jax.nn.one_hot(batch['labels'], logits.shape[-1])
+                return ((jax.nn.softmax(logits) - label_BTV) ** 2).sum(-1)
+
+    A loss of several forward passes, or of another model's results, sets `passes`, or
+    overrides `prepare` or `sums`.
 
     Attributes:
       arrays: Names of attributes that contain arrays or other losses. They are the
         loss's children as a pytree; all other attributes are static.
       passes: P, number of forward passes per batch, each with its own dropout. If P >
-        1, `token_losses` and `token_metrics` receive the logits of all passes, BTPV.
+        1, the loss gets the logits of all passes, (B, T, P, V).
+      targets: Names of the batch's arrays that the loss reads, the labels first.
     """
 
     arrays: ClassVar[tuple[str, ...]] = ()
     passes: ClassVar[int] = 1
+    targets: ClassVar[tuple[str, ...]] = ('labels',)
 
     def __init_subclass__(cls, **settings: Any):
         super().__init_subclass__(**settings)
@@ -43,28 +53,28 @@ class Loss(FrozenDataclass):
         others = sorted(names - set(cls.arrays))
         jax.tree_util.register_dataclass(cls, cls.arrays, others)
 
-    def token_losses(
-        self, logits_BTV: jax.Array, labels_BT: jax.Array, *more: jax.Array
-    ) -> jax.Array:
-        """Computes the loss of each label, float32 BT, independently of the others.
+    def __call__(self, logits: jax.Array, batch: Batch) -> jax.Array:
+        """Computes the loss of each label, independently of the others.
 
         Args:
-          labels_BT: int32. Values at padding are ignored.
-          more: Additional results of `targets`.
+          logits: float32 (B, T, V).
+          batch: Has the arrays `targets`, among them `labels`, int32 (B, T). Training
+            calls this function with some of the batch's tokens at a time.
+
+        Returns:
+          float32 (B, T). Values at padding are ignored.
         """
         raise NotImplementedError
 
-    def token_metrics(
-        self, logits_BTV: jax.Array, labels_BT: jax.Array, *more: jax.Array
-    ) -> dict[str, jax.Array]:
-        """Computes additional metrics of each label, float32 BT, by name."""
+    def metrics(self, logits: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+        """Computes additional metrics of each label, float32 (B, T), by name."""
         return {}
 
-    def targets(self, batch: Batch) -> tuple[jax.Array, ...]:
-        """Returns the labels and other targets, each BT…."""
-        return (batch['labels'],)
+    def prepare(self, batch: Batch) -> Batch:
+        """Returns the batch with the arrays `targets`."""
+        return batch
 
-    def __call__(
+    def sums(
         self,
         model: Model,
         variables: Any,
@@ -86,19 +96,20 @@ class Loss(FrozenDataclass):
             repeated = {k: jnp.repeat(x, self.passes, 0) for k, x in batch.items()}
         factors, written = forward(model, variables, repeated, key, 'factors_of_heads')
         (hidden_BTD, *later), *output = factors
-        targets = self.targets(batch)
-        sums = self._sums(model, hidden_BTD, output, targets)
+        prepared = self.prepare(batch)
+        targets = tuple(prepared[name] for name in self.targets)
+        sums = self._head_sums(model, hidden_BTD, output, targets)
         if later:
             padding = model.special_tokens.padding
             total = jnp.zeros(())
             for steps, hidden_BTD in enumerate(later, 1):
                 shifted = _shift_labels(targets, batch, steps, padding)
-                total += self._sums(model, hidden_BTD, output, shifted).loss
+                total += self._head_sums(model, hidden_BTD, output, shifted).loss
             others = {**sums.others, 'later_tokens': total}
             sums = sums.replace(loss=sums.loss + total, others=others)
         return sums, written
 
-    def _sums(self, model, hidden_BTD, output, targets):
+    def _head_sums(self, model, hidden_BTD, output, targets):
         if self.passes > 1:
             of_pass = hidden_BTD.reshape(-1, self.passes, *hidden_BTD.shape[1:])
             hidden_BTD = jnp.moveaxis(of_pass, 1, 2)
@@ -120,8 +131,9 @@ class Loss(FrozenDataclass):
                 *labels_BT.shape, self.passes, logits_NV.shape[-1]
             )
             given = logits_BTPV if self.passes > 1 else logits_BTPV[:, :, 0]
-            losses_BT = self.token_losses(given, *targets)
-            metrics_BT = self.token_metrics(given, *targets)
+            batch = dict(zip(self.targets, targets, strict=True))
+            losses_BT = self(given, batch)
+            metrics_BT = self.metrics(given, batch)
             counts_BT = labels_BT != padding
 
             def total(x_BT):
@@ -208,33 +220,57 @@ class Sum(Loss):
     arrays = ('losses',)
     losses: tuple[Loss, ...]
 
-    def token_losses(self, logits_BTV, labels_BT, *more):
-        small = filter(_needs_logits_alone, self.losses)
-        return sum(loss.token_losses(logits_BTV, labels_BT) for loss in small)
+    def __call__(self, logits, batch):
+        return sum(loss(logits, batch) for loss in self.losses)
 
-    def token_metrics(self, logits_BTV, labels_BT, *more):
-        found = {}
-        for index, loss in enumerate(self.losses, 1):
-            if _needs_logits_alone(loss):
-                metrics = loss.token_metrics(logits_BTV, labels_BT)
-                metrics[_name(loss)] = loss.token_losses(logits_BTV, labels_BT)
-                found |= _numbered(metrics, index)
-        return found
+    def metrics(self, logits, batch):
+        return _shortest_names(_numbered_metrics(self._numbers(), logits, batch))
 
-    def __call__(self, model, variables, batch, key=None):
+    def _numbers(self) -> dict[int, Loss]:
+        return dict(enumerate(self.losses, 1))
+
+    def sums(self, model, variables, batch, key=None):
         outputs = []
         others = {}
-        if any(map(_needs_logits_alone, self.losses)):
-            outputs.append(super().__call__(model, variables, batch, key))
+        numbers = self._numbers()
+        shared = {i: loss for i, loss in numbers.items() if _needs_logits_alone(loss)}
+        if shared:
+            loss = _OnePass(tuple(shared.values()), tuple(shared))
+            outputs.append(loss.sums(model, variables, batch, key))
             others |= outputs[0][0].others
-        for index, loss in enumerate(self.losses, 1):
-            if not _needs_logits_alone(loss):
-                outputs.append(loss(model, variables, batch, key))
+        for index, loss in numbers.items():
+            if index not in shared:
+                outputs.append(loss.sums(model, variables, batch, key))
                 sums, _ = outputs[-1]
                 others |= _numbered({**sums.others, _name(loss): sums.loss}, index)
         first, written = outputs[0]
         total = sum(sums.loss for sums, _ in outputs)
         return first.replace(loss=total, others=_shortest_names(others)), written
+
+
+class _OnePass(Loss):
+    """Losses that need only logits and labels, with their positions in a sum."""
+
+    arrays = ('losses',)
+    losses: tuple[Loss, ...]
+    numbers: tuple[int, ...]
+
+    def __call__(self, logits, batch):
+        return sum(loss(logits, batch) for loss in self.losses)
+
+    def metrics(self, logits, batch):
+        numbers = dict(zip(self.numbers, self.losses, strict=True))
+        return _numbered_metrics(numbers, logits, batch)
+
+
+def _numbered_metrics(
+    losses: dict[int, Loss], logits: jax.Array, batch: Batch
+) -> dict[str, jax.Array]:
+    found = {}
+    for number, loss in losses.items():
+        metrics = {**loss.metrics(logits, batch), _name(loss): loss(logits, batch)}
+        found |= _numbered(metrics, number)
+    return found
 
 
 def _numbered(metrics: dict[str, jax.Array], index: int) -> dict[str, jax.Array]:
@@ -253,8 +289,8 @@ def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 def _needs_logits_alone(loss: Loss) -> bool:
     kind = type(loss)
-    overrides_targets = kind.__call__ is not Loss.__call__ or loss.passes > 1
-    return not overrides_targets and kind.targets is Loss.targets
+    is_plain = kind.sums is Loss.sums and kind.prepare is Loss.prepare
+    return is_plain and loss.passes == 1 and loss.targets == Loss.targets
 
 
 def _name(loss: Loss) -> str:

@@ -10,12 +10,19 @@ class CrossEntropy(Loss):
 
     Attributes:
       label_smoothing: ε.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> batch = {'labels': jnp.array([[1, 0]])}
+      >>> losses = CrossEntropy(label_smoothing=0.0)(jnp.zeros((1, 2, 4)), batch)
+      >>> print(losses, jnp.log(4.0))
+      [[1.3862944 1.3862944]] 1.3862944
     """
 
     label_smoothing: Rate = 0.1
 
-    def token_losses(self, logits_BTV, labels_BT, *more):
-        return smoothed_cross_entropy(logits_BTV, labels_BT, self.label_smoothing)
+    def __call__(self, logits, batch):
+        return smoothed_cross_entropy(logits, batch['labels'], self.label_smoothing)
 
     def formula(self, padding):
         return cross_entropy(self.label_smoothing, padding)

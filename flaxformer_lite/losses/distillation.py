@@ -23,7 +23,7 @@ class Distillation(Loss):
             return make_train_step(model, optimizer, loss=loss)(state, batch, key)
 
     Attributes:
-      teacher: A model with the same vocabulary, or an `Ensemble`.
+      teacher: A model with the same vocabulary, or that of an `Ensemble`.
       weight: α.
       label_smoothing: Smoothing of the cross-entropy.
 
@@ -32,6 +32,7 @@ class Distillation(Loss):
     """
 
     arrays = ('teacher_variables',)
+    targets = ('labels', 'teacher_log_p')
     teacher: Any = None
     teacher_variables: Any = None
     weight: Annotated[float, Range(at_least=0, at_most=1)] = 0.5
@@ -41,25 +42,28 @@ class Distillation(Loss):
         super().__post_init__()
         if self.teacher is None:
             raise ValueError(
-                'distillation needs a teacher: name a run in train.teacher, or give '
-                'a model and its variables'
+                'distillation needs a teacher: give a model and its variables, such as '
+                'Distillation(teacher=model, teacher_variables=variables).'
             )
 
-    def targets(self, batch):
+    def prepare(self, batch):
         logits_BTV = self.teacher.apply(
             self.teacher_variables, *source_and_inputs(batch)
         )
-        return batch['labels'], jax.lax.stop_gradient(jax.nn.log_softmax(logits_BTV))
+        log_p_BTV = jax.lax.stop_gradient(jax.nn.log_softmax(logits_BTV))
+        return {**batch, 'teacher_log_p': log_p_BTV}
 
-    def token_losses(self, logits_BTV, labels_BT, *more):
+    def __call__(self, logits, batch):
+        """As `Loss.__call__`, for a batch that `prepare` returned."""
         of_labels_BT = smoothed_cross_entropy(
-            logits_BTV, labels_BT, self.label_smoothing
+            logits, batch['labels'], self.label_smoothing
         )
-        of_teacher_BT = _cross_entropy(logits_BTV, *more)
+        of_teacher_BT = _cross_entropy(logits, batch['teacher_log_p'])
         return (1 - self.weight) * of_labels_BT + self.weight * of_teacher_BT
 
-    def token_metrics(self, logits_BTV, labels_BT, *more):
-        return {'distillation_teacher': _cross_entropy(logits_BTV, *more)}
+    def metrics(self, logits, batch):
+        of_teacher_BT = _cross_entropy(logits, batch['teacher_log_p'])
+        return {'distillation_teacher': of_teacher_BT}
 
 
 def _cross_entropy(logits_BTV: jax.Array, teacher_log_p_BTV: jax.Array) -> jax.Array:

@@ -15,8 +15,8 @@ class Focal(Loss):
 
     gamma: NotNegative = 2.0
 
-    def token_losses(self, logits_BTV, labels_BT, *more):
-        log_p_BT = label_log_p(logits_BTV, labels_BT)
+    def __call__(self, logits, batch):
+        log_p_BT = label_log_p(logits, batch['labels'])
         # Not 0, where a power below 1 has no finite derivative.
         rest_BT = jnp.maximum(-jnp.expm1(log_p_BT), SMALLEST_FLOAT)
         return -(rest_BT**self.gamma) * log_p_BT

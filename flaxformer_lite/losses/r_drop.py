@@ -21,14 +21,19 @@ class RDrop(Loss):
     weight: NotNegative = 5.0
     label_smoothing: Rate = 0.1
 
-    def token_losses(self, logits_BTPV, labels_BT, *more):
+    def __call__(self, logits, batch):
+        if logits.ndim != 4:
+            raise ValueError(
+                'r_drop needs the logits of two passes, (B, T, 2, V), not '
+                f'{logits.shape}. Call sums(model, variables, batch, key).'
+            )
         costs_BTP = smoothed_cross_entropy(
-            logits_BTPV, labels_BT[..., None], self.label_smoothing
+            logits, batch['labels'][..., None], self.label_smoothing
         )
-        return costs_BTP.sum(-1) + self.weight * _divergence(logits_BTPV)
+        return costs_BTP.sum(-1) + self.weight * _divergence(logits)
 
-    def token_metrics(self, logits_BTPV, labels_BT, *more):
-        return {'r_drop_kl': _divergence(logits_BTPV)}
+    def metrics(self, logits, batch):
+        return {'r_drop_kl': _divergence(logits)}
 
 
 def _divergence(logits_BTPV: jax.Array) -> jax.Array:

@@ -16,5 +16,5 @@ class ZLoss(Loss):
 
     weight: NotNegative = 1e-4
 
-    def token_losses(self, logits_BTV, labels_BT, *more):
-        return self.weight * jnp.square(jax.nn.logsumexp(logits_BTV, -1))
+    def __call__(self, logits, batch):
+        return self.weight * jnp.square(jax.nn.logsumexp(logits, -1))

@@ -1,7 +1,6 @@
 """Base class of models: embeddings, logits and the interface for decoding."""
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -9,20 +8,16 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.kv_cache import BeamState, CacheState
-from flaxformer_lite.layers.dense.base import Dense
-from flaxformer_lite.layers.scanned_stack import ScannedStack
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import TokenBatch
+from flaxformer_lite.networks import LayeredNetwork, Network
 from flaxformer_lite.ops.loss_of_logits import finish_logits
 from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.remat import NONE, Remat
 from flaxformer_lite.sharding import gather, map_rows, place
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from flaxformer_lite.taps import at_step, at_target, tap
-from flaxformer_lite.validation import Checked, Choices, Range, Size
-
-if TYPE_CHECKING:
-    from flaxformer_lite.config.build import Parts
+from flaxformer_lite.validation import Choices, Range, Size, naming
 
 TIES = ('all', 'decoder', 'source_target', 'none')
 
@@ -46,7 +41,7 @@ class DecodeState(NamedTuple):
         return self._replace(caches=caches)
 
 
-class Model(Checked, nn.Module):
+class Model(Network, kw_only=True):
     """Model that maps tokens to logits.
 
     Variants override `decode_hidden`, `prefill` and `step_hidden`.
@@ -63,23 +58,19 @@ class Model(Checked, nn.Module):
       scale_embeddings: Whether to multiply embeddings by √width (§3.4).
       scale_logits: Whether to divide logits by √d_model before the bias, as in T5.
       logit_cap: Soft cap m, or None: logits z become m tanh(z / m) (Gemma Team 2024).
-      dense: Template of the matrices.
-      unused_fields: `model` config fields that this architecture ignores.
-      own_arguments: Attributes that a spec may set, as in recurrent(cell='lstm').
-      has_decoder_beside_encoder: Whether the config section `decoder` applies.
+      special_tokens: Ids of padding and of the first and last token.
+      own_arguments: Attributes that a spec may set, as in recurrent(cell='lstm'). Those
+        with the name of a config field get its value.
     """
 
-    unused_fields: ClassVar[tuple[str, ...]] = ()
     own_arguments: ClassVar[tuple[str, ...]] = ()
-    has_decoder_beside_encoder: ClassVar[bool] = False
-    d_model: Size
+    unused_fields: ClassVar[tuple[str, ...]] = ()
     vocab_size: Size
     tie: Annotated[str, Choices(*TIES)] = 'all'
     scale_embeddings: bool = True
     output_bias: bool = False
     scale_logits: bool = False
     logit_cap: Annotated[float | None, Range(above=0)] = None
-    dense: Dense = Dense()
     special_tokens: SpecialTokens = DEFAULT_TOKENS
     source_vocab_size: Annotated[int | None, Range(at_least=1)] = None
 
@@ -87,30 +78,28 @@ class Model(Checked, nn.Module):
         # Flax makes modules hashable by their attributes, but does not annotate it.
         def __hash__(self) -> int: ...
 
-    @classmethod
-    def from_parts(cls, parts: 'Parts', vocab_size: int, **arguments: Any) -> Self:
-        """Builds the model from the components that a config describes.
-
-        Args:
-          arguments: Arguments of the architecture, from its spec.
-        """
-        raise NotImplementedError
-
     def __post_init__(self):
         super().__post_init__()
-        if self.source_vocab_size is not None and self.tie in ('all', 'source_target'):
+        with naming('special_tokens'):
+            self.special_tokens.check_within(self.vocab_size)
+        if self.source_vocab_size is not None and self.ties_source:
             raise ValueError(
-                f'model.tie={self.tie} shares source and target embeddings, but each '
-                'side has its own vocabulary. Set model.tie to decoder or none.'
+                f'tie={self.tie} shares source and target embeddings, but each side '
+                'has its own vocabulary. Set tie to decoder or none.'
             )
+
+    @property
+    def ties_source(self) -> bool:
+        """Whether source and target embeddings share a matrix."""
+        return self.tie in ('all', 'source_target')
 
     def setup(self):
         self.target_VD = self._table('embedding')
         self.source_VD = self.target_VD
         self.output_VD = self.target_VD
-        if self.tie in ('decoder', 'none'):
+        if not self.ties_source:
             size = self.source_vocab_size
-            self.source_VD = self._table('source_embedding', self.source_d_model, size)
+            self.source_VD = self._table('source_embedding', self.d_model, size)
         if self.tie in ('source_target', 'none'):
             self.output_VD = self._table('output')
         self.bias_V = None
@@ -120,11 +109,12 @@ class Model(Checked, nn.Module):
 
     def _table(self, name, d_model=None, size=None):
         init = self.dense.kernel_init.embedding
-        shape = (size or self.vocab_size, d_model or self.d_model)
+        shape = (size or self.vocab_size, d_model or self.target_d_model)
         return self.param(name, init, *shape)
 
     @property
-    def source_d_model(self) -> int:
+    def target_d_model(self) -> int:
+        """Width of target embeddings and of the vectors that give logits."""
         return self.d_model
 
     def lr_multiplier(self, path: tuple[str, ...]) -> float:
@@ -137,9 +127,8 @@ class Model(Checked, nn.Module):
 
     @nn.nowrap
     def stacks(self) -> dict[str, Stack]:
-        """Returns stacks by name; recurrent models have none."""
-        parts = vars(self).items()
-        return {name: part for name, part in parts if isinstance(part, Stack)}
+        """Returns the templates of stacks by name; recurrent models have none."""
+        return {}
 
     @nn.nowrap
     def with_remat(self, remat: Remat) -> Self:
@@ -148,18 +137,18 @@ class Model(Checked, nn.Module):
         Raises:
           ValueError: `remat` is unknown, or the model has no blocks.
         """
-        if not self.stacks():
-            if remat == NONE:
-                return self
-            raise ValueError(
-                f'remat={remat} has no effect: {type(self).__name__} has no blocks to '
-                'rematerialize. Set it to none.'
-            )
-        return self._with_stacks(lambda stack: stack.clone(remat=remat))
+        if self.stacks():
+            return self.clone(remat=remat)
+        if remat == NONE:
+            return self
+        raise ValueError(
+            f'remat={remat} has no effect: {type(self).__name__} has no blocks to '
+            'rematerialize. Set it to none.'
+        )
 
     @property
     def scans_layers(self) -> bool:
-        return any(isinstance(x, ScannedStack) for x in self.stacks().values())
+        return any(stack.is_scanned for stack in self.stacks().values())
 
     @property
     def layer_periods(self) -> dict[str, int]:
@@ -172,9 +161,7 @@ class Model(Checked, nn.Module):
 
         `layers.scanned_stack.unstack_layers` converts the variables.
         """
-        if not self.scans_layers:
-            return self
-        return self._with_stacks(lambda stack: stack.separate())
+        return self.clone(scan_layers=False) if self.scans_layers else self
 
     @nn.nowrap
     def unshared(self, variables: Any) -> tuple[Self, Any]:
@@ -189,15 +176,11 @@ class Model(Checked, nn.Module):
         params = dict(variables['params'])
         for name, stack in stacks.items():
             params[name] = stack.of_all_layers(params[name])
-        model = self._with_stacks(lambda stack: stack.clone(shared=False))
-        return model, {**variables, 'params': params}
+        return self._without_sharing(), {**variables, 'params': params}
 
     @nn.nowrap
-    def _with_stacks(self, change: Callable[[Stack], Stack]) -> Self:
-        changed: dict[str, Any] = {
-            name: change(stack) for name, stack in self.stacks().items()
-        }
-        return self.clone(**changed)
+    def _without_sharing(self) -> Self:
+        return self.clone(share_layers=None)
 
     @property
     def max_length(self) -> int | None:
@@ -309,16 +292,20 @@ class Model(Checked, nn.Module):
     def _scale_logits(self, hidden_BTD):
         scale = self.dense.kernel_init.logit_scale
         if self.scale_logits:
-            scale *= self.d_model**-0.5
+            scale *= self.target_d_model**-0.5
         if scale == 1:
             return hidden_BTD
         return hidden_BTD * scale
 
     def _logits(self, hidden_BTD):
         dtype = self.dense.dtype
-        hidden_ND = hidden_BTD.reshape(-1, self.d_model).astype(dtype)
+        hidden_ND = hidden_BTD.reshape(-1, self.target_d_model).astype(dtype)
         table_VD = self.output_VD.astype(dtype)
         table_VD = gather(table_VD, ('output',))
         logits_NV = matmul(hidden_ND, table_VD.T)
         logits_NV = finish_logits(logits_NV, self.bias_V, self.logit_cap)
         return logits_NV.reshape(*hidden_BTD.shape[:-1], self.vocab_size)
+
+
+class LayeredModel(LayeredNetwork, Model, kw_only=True):
+    """Model with stacks of Transformer layers."""

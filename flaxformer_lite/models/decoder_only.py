@@ -1,14 +1,12 @@
 """Decoder-only language model that continues the source (Radford et al. 2018)."""
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import AttentionContext, TokenBatch
-from flaxformer_lite.models.base import DecodeState, Model
-from flaxformer_lite.sizes import Role
+from flaxformer_lite.models.base import DecodeState, LayeredModel
 
 
 class _Prompt(NamedTuple):
@@ -16,26 +14,28 @@ class _Prompt(NamedTuple):
     positions_BS: jax.Array
 
 
-class DecoderOnly(Model, kw_only=True):
-    """Decoder-only model: source and target form one text; the loss is the target's."""
+class DecoderOnly(LayeredModel, kw_only=True):
+    """Decoder-only model: source and target form one text; the loss is the target's.
 
-    unused_fields = ('continuous_positions', 'merged_attention')
-    role: ClassVar[Role] = 'decoder_only'
-    decoder: Stack
+    `Model` and `LayeredNetwork` document the fields. Use it for language models, and
+    to compare with an encoder-decoder (Radford et al. 2018).
 
-    @classmethod
-    def from_parts(cls, parts, vocab_size, **arguments):
-        return cls(
-            decoder=parts.stack(cls.role),
-            vocab_size=vocab_size,
-            **parts.embeddings(cls.role),
-            **arguments,
-        )
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> fl.DecoderOnly(vocab_size=100, positions=fl.positions.Learned()).max_length
+      512
+    """
+
+    roles = {'decoder': 'decoder_only'}
+
+    def setup(self):
+        super().setup()
+        self.decoder_stack = self.bound_stack('decoder')
 
     @property
     def max_length(self):
         """Half of the decoder's positions, because source and target share a row."""
-        limit = self.decoder.num_positions
+        limit = self.stacks()['decoder'].num_positions
         if limit is None:
             return None
         return limit // 2
@@ -63,16 +63,16 @@ class DecoderOnly(Model, kw_only=True):
             positions_BT=jnp.concatenate([source.positions_BT, inputs.positions_BT], 1),
         )
         context = self._context(both, source_length)
-        hidden_BLD, _ = self.decoder(jnp.concatenate([x_BSD, x_BTD], 1), context)
+        hidden_BLD, _ = self.decoder_stack(jnp.concatenate([x_BSD, x_BTD], 1), context)
         return hidden_BLD[:, source_length:]
 
     def prefill(self, source_BS):
         source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
         x_BSD = self.embed(self.source_VD, source_BS)
         context = self._context(source, source_BS.shape[1])
-        _, prefix = self.decoder(x_BSD, context)
+        _, prefix = self.decoder_stack(x_BSD, context)
         prompt = _Prompt(source.valid_BT, source.positions_BT)
-        cache = self.decoder.init_cache(prefix, source.valid_BT)
+        cache = self.decoder_stack.init_cache(prefix, source.valid_BT)
         return DecodeState(prompt, cache)
 
     def step_hidden(self, x_BND, state, beam):
@@ -91,4 +91,4 @@ class DecoderOnly(Model, kw_only=True):
                 [prompt.positions_BS, slot_positions_BS], 1
             ),
         )
-        return self.decoder(x_BND, context, None, state.caches, beam)
+        return self.decoder_stack(x_BND, context, None, state.caches, beam)

@@ -1,5 +1,6 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, figure 1)."""
 
+import dataclasses
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -8,10 +9,10 @@ from flax import linen as nn
 
 from flaxformer_lite.kv_cache import KeyValues
 from flaxformer_lite.layer_scope import LayerOutputs
-from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import AttentionContext, TokenBatch
-from flaxformer_lite.models.base import DecodeState, Model
-from flaxformer_lite.validation import Choices
+from flaxformer_lite.models.base import DecodeState, LayeredModel
+from flaxformer_lite.networks import CrossOverrides, DecoderOverrides
+from flaxformer_lite.validation import Choices, check
 
 
 class _Encoded(NamedTuple):
@@ -22,10 +23,19 @@ class _Encoded(NamedTuple):
     start_B1: jax.Array
 
 
-class EncoderDecoder(Model, kw_only=True):
-    """Encoder-decoder Transformer.
+class Transformer(LayeredModel, kw_only=True):
+    """Encoder-decoder Transformer (Vaswani et al. 2017). Defaults to the base model.
+
+    Logits are p(y_t | y_<t, x) before the softmax, float32 BTV. Use it for tasks that
+    map one text to another, such as translation.
+
+    `Model` and `LayeredNetwork` document the other fields. The most common are
+    vocab_size, d_model=512, num_layers=6, num_heads=8, d_ff=2048, attention, positions,
+    norm, residual, feed_forward, dropout=0.1 and tie='all'.
 
     Attributes:
+      decoder: Values that differ in the decoder.
+      cross: Values that differ in cross-attention.
       continuous_positions: Whether target positions continue those of the source (Zhang
         et al. 2025, "RedLLM").
       merged_attention: Whether decoder self-attention also covers the source (Zhang et
@@ -36,55 +46,79 @@ class EncoderDecoder(Model, kw_only=True):
         (Bapna et al. 2018).
 
     Raises:
-      ValueError: `reads` is 'same' and the depths differ.
+      ValueError: The fields don't fit each other; names one.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> model = fl.Transformer(
+      ...     vocab_size=100,
+      ...     d_model=32,
+      ...     num_layers=1,
+      ...     num_heads=4,
+      ...     attention=fl.attention.Local(window=8),
+      ...     norm=fl.norms.RMSNorm(),
+      ...     decoder=fl.DecoderOverrides(attention=fl.attention.Softmax()),
+      ... )
+      >>> tokens_BT = jnp.array([[4, 5, 1]])
+      >>> variables = model.init(jax.random.key(0), tokens_BT, tokens_BT)
+      >>> model.apply(variables, tokens_BT, tokens_BT).shape
+      (1, 3, 100)
     """
 
-    has_decoder_beside_encoder = True
     own_arguments = ('reads',)
-    encoder: Stack
-    decoder: Stack
+    roles = {'encoder': 'encoder', 'decoder': 'decoder'}
+    decoder: DecoderOverrides = DecoderOverrides()
+    cross: CrossOverrides = CrossOverrides()
     continuous_positions: bool = False
     merged_attention: bool = False
     reads: Annotated[str, Choices('last', 'same', 'mixture')] = 'last'
 
+    @nn.nowrap
+    def _complete(self):
+        check('decoder', DecoderOverrides, self.decoder)
+        check('cross', CrossOverrides, self.cross)
+        super()._complete()
+
     def __post_init__(self):
         super().__post_init__()
-        depths = self.encoder.num_layers, self.decoder.num_layers
-        if self.reads == 'same' and depths[0] != depths[1]:
+        encoder, decoder = self.stacks().values()
+        if self.ties_source and decoder.d_model != self.d_model:
             raise ValueError(
-                'model.architecture: reads="same" pairs the layers of both stacks, but '
-                f'the encoder has {depths[0]} and the decoder {depths[1]}. Set '
-                f'model.decoder.num_layers={depths[0]}, or choose reads="mixture".'
+                f'tie={self.tie} shares source and target embeddings, but '
+                f'd_model={self.d_model} differs from '
+                f'decoder.d_model={decoder.d_model}. Set tie to decoder or none.'
+            )
+        if self.reads == 'same' and encoder.num_layers != decoder.num_layers:
+            raise ValueError(
+                'reads="same" pairs the layers of both stacks, but the encoder has '
+                f'{encoder.num_layers} and the decoder {decoder.num_layers}. Set '
+                f'decoder.num_layers={encoder.num_layers}, or choose reads="mixture".'
             )
 
     def setup(self):
         super().setup()
+        self.encoder_stack = self.bound_stack('encoder')
+        self.decoder_stack = self.bound_stack('decoder')
         if self.reads == 'mixture':
-            self.encoder_mixture = _EncoderMixture(self.decoder.num_layers)
-
-    @classmethod
-    def from_parts(cls, parts, vocab_size, **arguments):
-        return cls(
-            encoder=parts.stack('encoder'),
-            decoder=parts.stack('decoder'),
-            continuous_positions=parts.config.continuous_positions,
-            merged_attention=parts.config.merged_attention,
-            vocab_size=vocab_size,
-            **parts.embeddings('decoder'),
-            **arguments,
-        )
+            self.encoder_mixture = _EncoderMixture(self.decoder_stack.num_layers)
 
     @property
-    def source_d_model(self):
-        return self.encoder.d_model
+    def target_d_model(self):
+        return self.stacks()['decoder'].d_model
+
+    @nn.nowrap
+    def _without_sharing(self):
+        decoder = dataclasses.replace(self.decoder, share_layers=None)
+        return self.clone(share_layers=None, decoder=decoder)
 
     def lr_multiplier(self, path):
-        block = self.decoder.block
+        encoder, decoder = self.stacks().values()
+        block = decoder.block
         dense = self.dense
         of_source = 'cross_attention' in path and path[-2] in ('key', 'value')
         if of_source or path[0] in ('encoder', 'source_embedding'):
             # These read vectors of the encoder's width.
-            dense = self.encoder.block.self_attention.dense
+            dense = encoder.block.self_attention.dense
         elif 'cross_attention' in path and block.cross_attention is not None:
             dense = block.cross_attention.dense
         elif path[0] == 'decoder':
@@ -95,10 +129,10 @@ class EncoderDecoder(Model, kw_only=True):
     def max_length(self):
         """Smaller limit of the two stacks; continuous positions halve the decoder's."""
         limits = []
-        for stack in (self.encoder, self.decoder):
+        for name, stack in self.stacks().items():
             limit = stack.num_positions
             if limit is not None:
-                shared = stack is self.decoder and self.continuous_positions
+                shared = name == 'decoder' and self.continuous_positions
                 limits.append(limit // 2 if shared else limit)
         return min(limits, default=None)
 
@@ -111,11 +145,11 @@ class EncoderDecoder(Model, kw_only=True):
             valid_BT=source.valid_BT,
         )
         if self.reads == 'last':
-            return self.encoder(x_BSD, context)[0]
+            return self.encoder_stack(x_BSD, context)[0]
         found = LayerOutputs()
-        encoded_BSD, _ = self.encoder(x_BSD, context, outputs=found)
+        encoded_BSD, _ = self.encoder_stack(x_BSD, context, outputs=found)
         streams = found.streams[:-1]
-        outputs = [self.encoder.normalize(x_BSD, context) for x_BSD in streams]
+        outputs = [self.encoder_stack.normalize(x_BSD, context) for x_BSD in streams]
         # Not the last stream: an intervention may have changed the result.
         outputs.append(encoded_BSD)
         if self.reads == 'mixture':
@@ -123,9 +157,9 @@ class EncoderDecoder(Model, kw_only=True):
         return tuple(outputs[1:])
 
     def decode_hidden(self, source, inputs):
-        encoder_kv = self.decoder.cross_kv(self._encode(source), source)
+        encoder_kv = self.decoder_stack.cross_kv(self._encode(source), source)
         x_BTD, context = self._target(source, inputs)
-        hidden_BTD, _ = self.decoder(x_BTD, context, encoder_kv)
+        hidden_BTD, _ = self.decoder_stack(x_BTD, context, encoder_kv)
         return hidden_BTD
 
     def _target(self, source, inputs):
@@ -142,15 +176,15 @@ class EncoderDecoder(Model, kw_only=True):
 
     def prefill(self, source_BS):
         source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
-        encoder_kv: Any = self.decoder.cross_kv(self._encode(source), source)
+        encoder_kv: Any = self.decoder_stack.cross_kv(self._encode(source), source)
         start_B1 = source.valid_BT.sum(-1, keepdims=True)
         if not self.continuous_positions:
             start_B1 = jnp.zeros_like(start_B1)
         if self.merged_attention:
-            caches = self.decoder.init_cache(encoder_kv, source.valid_BT)
+            caches = self.decoder_stack.init_cache(encoder_kv, source.valid_BT)
             encoder_kv = None
         else:
-            caches = self.decoder.empty_cache(source_BS.shape[0])
+            caches = self.decoder_stack.empty_cache(source_BS.shape[0])
         mask_B11S = source.valid_BT[:, None, None]
         return DecodeState(_Encoded(encoder_kv, mask_B11S, start_B1), caches)
 
@@ -163,7 +197,7 @@ class EncoderDecoder(Model, kw_only=True):
             cross_mask_BHTS=encoded.mask_B11S,
             key_positions_BS=encoded.start_B1 + beam.slot_positions(),
         )
-        return self.decoder(x_BND, context, encoded.kv, state.caches, beam)
+        return self.decoder_stack(x_BND, context, encoded.kv, state.caches, beam)
 
 
 class _EncoderMixture(nn.Module):

@@ -5,12 +5,12 @@ from typing import Annotated
 import jax
 
 from flaxformer_lite.layer_scope import LayerOutputs
-from flaxformer_lite.models.encoder_decoder import EncoderDecoder
+from flaxformer_lite.models.encoder_decoder import Transformer
 from flaxformer_lite.taps import at_source
 from flaxformer_lite.validation import Range
 
 
-class MultiToken(EncoderDecoder, kw_only=True):
+class MultiTokenTransformer(Transformer, kw_only=True):
     """Encoder-decoder that learns to predict each of the next n tokens.
 
     The decoder without its last layer is the trunk, and the last layer is the first of
@@ -23,12 +23,12 @@ class MultiToken(EncoderDecoder, kw_only=True):
       heads: n.
     """
 
-    own_arguments = (*EncoderDecoder.own_arguments, 'heads')
+    own_arguments = (*Transformer.own_arguments, 'heads')
     heads: Annotated[int, Range(at_least=2, at_most=1000)] = 4
 
     def setup(self):
         super().setup()
-        last = self.decoder.template(self.decoder.num_layers - 1)
+        last = self.decoder_stack.template(self.decoder_stack.num_layers - 1)
         self.decoder_heads = [last.copy(name=None) for _ in range(self.heads - 1)]
 
     def lr_multiplier(self, path):
@@ -43,15 +43,15 @@ class MultiToken(EncoderDecoder, kw_only=True):
 
     def hidden_of_heads(self, source, inputs):
         encoded = self._encode(source)
-        encoder_kv = self.decoder.cross_kv(encoded, source)
+        encoder_kv = self.decoder_stack.cross_kv(encoded, source)
         x_BTD, context = self._target(source, inputs)
         outputs = LayerOutputs()
-        hidden_BTD, _ = self.decoder(x_BTD, context, encoder_kv, outputs=outputs)
+        hidden_BTD, _ = self.decoder_stack(x_BTD, context, encoder_kv, outputs=outputs)
         last_BSD = encoded[-1] if isinstance(encoded, tuple) else encoded
 
         def hidden_of(head) -> jax.Array:
             with at_source(source):
                 kv = head.project_source(last_BSD, source.positions_BT)
-            return self.decoder.end_with(head, outputs, context, kv)
+            return self.decoder_stack.end_with(head, outputs, context, kv)
 
         return hidden_BTD, *map(hidden_of, self.decoder_heads)

@@ -3,13 +3,13 @@
 from flaxformer_lite.models.decoder_only import DecoderOnly
 
 
-class PrefixLm(DecoderOnly):
+class PrefixLM(DecoderOnly):
     """Decoder-only model with bidirectional attention within the source.
 
     The mask is causal over the target (Raffel et al. 2020, §3.2.1).
     """
 
-    role = 'prefix_only'
+    roles = {'decoder': 'prefix_only'}
 
     def mask(self, tokens, source_length):
         return tokens.prefix_mask(source_length)

@@ -9,14 +9,16 @@ from flax import linen as nn
 from flax import struct
 from flax.typing import Out
 
+from flaxformer_lite.attention.additive import Additive
+from flaxformer_lite.init.xavier import Xavier
 from flaxformer_lite.kv_cache import KeyValues, gather_beams, tile_beams
-from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.layers.recurrent_cells import CELLS, Cell
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import DecodeState, Model
+from flaxformer_lite.networks import DecoderOverrides
 from flaxformer_lite.sizes import Sizes
 from flaxformer_lite.taps import unobserved
-from flaxformer_lite.validation import Choices, Size
+from flaxformer_lite.validation import Choices
 
 
 class _Encoded(NamedTuple):
@@ -33,74 +35,55 @@ class _CellStates(struct.PyTreeNode):
         return tile_beams(hypotheses, self)
 
 
-class Recurrent(Model, kw_only=True):
-    """Recurrent encoder-decoder.
+class RecurrentEncoderDecoder(Model, kw_only=True):
+    """Recurrent encoder-decoder. Layers of the encoder are bidirectional.
+
+    Use it as a baseline of a Transformer. `Model` and `Network` document other fields.
 
     Attributes:
       cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).
-      encoder_layers: Number of bidirectional layers.
-      dropout: Dropout of embeddings and layer outputs.
+      decoder: `DecoderOverrides(num_layers=…)` sets the decoder's number of layers.
+
+    Raises:
+      ValueError: `decoder` has another field.
     """
 
-    unused_fields = (
-        'attention',
-        'decoder.d_model',
-        'attention_bias',
-        'positions',
-        'continuous_positions',
-        'merged_attention',
-        'projections',
-        'num_heads',
-        'num_kv_heads',
-        'd_k',
-        'd_v',
-        'd_ff',
-        'feed_forward',
-        'norm',
-        'norm_embeddings',
-        'residual',
-        'block',
-        'head_dropout',
-        'layer_drop',
-        'scan_layers',
-        'share_layers',
-    )
     own_arguments = ('cell',)
-    has_decoder_beside_encoder = True
+    unused_fields = ('decoder.d_model',)
     cell: Annotated[str, Choices(*CELLS)] = 'gru'
-    encoder_layers: Size
-    decoder_layers: Size
-    core_attention: nn.Module
-    dropout: Dropout
+    decoder: DecoderOverrides = DecoderOverrides()
 
-    @classmethod
-    def from_parts(cls, parts, vocab_size, **arguments):
-        config = parts.config
+    def __post_init__(self):
+        super().__post_init__()
+        num_layers = self.decoder.num_layers
+        if self.decoder != DecoderOverrides(num_layers=num_layers):
+            raise ValueError(
+                'decoder: a recurrent decoder has only num_layers. Leave the other '
+                'fields out.'
+            )
+
+    @nn.nowrap
+    def _template(self):
         # The other sizes belong to components that this model lacks.
         sizes = Sizes(
-            d_model=config.d_model,
-            encoder_layers=config.sizes('encoder').encoder_layers,
-            decoder_layers=config.sizes('decoder').decoder_layers,
+            d_model=self.d_model,
+            encoder_layers=self.num_layers,
+            decoder_layers=self.decoder_layers,
         )
-        return cls(
-            encoder_layers=sizes.encoder_layers,
-            decoder_layers=sizes.decoder_layers,
-            core_attention=parts.additive_attention(),
-            dropout=parts.dropout(),
-            vocab_size=vocab_size,
-            **parts.embeddings('encoder', sizes),
-            **arguments,
-        )
+        return self.dense_of(sizes, Xavier)
+
+    @property
+    def decoder_layers(self) -> int:
+        return self.decoder.num_layers or self.num_layers
 
     def setup(self):
         super().setup()
         self.encoder = [
-            _BothDirections(self._cell(), self._cell())
-            for _ in range(self.encoder_layers)
+            _BothDirections(self._cell(), self._cell()) for _ in range(self.num_layers)
         ]
         cells = [self._cell() for _ in range(self.decoder_layers)]
-        attention = self.core_attention.copy(parent=None)
-        self.decoder = _Decoder(cells, attention, self.dropout)
+        attention = Additive(parent=None)
+        self.decoder_cells = _Decoder(cells, attention, self.dropout, name='decoder')
         first = (self.decoder_layers, self.d_model)
         self.first_state = self.dense.copy(features=first, name=None)
         self.merge = self.dense.copy(features=(self.d_model,), name=None)
@@ -129,7 +112,7 @@ class Recurrent(Model, kw_only=True):
         states = jnp.unstack(states_BNLD, axis=-2)
         return [
             cell.first_state(h_BND)
-            for cell, h_BND in zip(self.decoder.cell, states, strict=True)
+            for cell, h_BND in zip(self.decoder_cells.cell, states, strict=True)
         ]
 
     def decode_hidden(self, source, inputs):
@@ -140,7 +123,11 @@ class Recurrent(Model, kw_only=True):
         mask_BTNS = inputs.segment_mask(source)[:, 0, :, None]
         first_states = self._first_states(kv, mask_BTNS)
         h_BTNU = _scan_tokens(
-            self.decoder, first_states, inputs.segments_BT, (x_BTND, mask_BTNS), kv
+            self.decoder_cells,
+            first_states,
+            inputs.segments_BT,
+            (x_BTND, mask_BTNS),
+            kv,
         )
         return jnp.tanh(self.merge(h_BTNU[:, :, 0]))
 
@@ -158,7 +145,7 @@ class Recurrent(Model, kw_only=True):
             return gather_beams(x_BN, beam.parent_BN)
 
         states = jax.tree.map(of_parent, cache.states)
-        states, h_BNU = self.decoder(states, x_BND, encoded.mask_B1S, encoded.kv)
+        states, h_BNU = self.decoder_cells(states, x_BND, encoded.mask_B1S, encoded.kv)
         return jnp.tanh(self.merge(h_BNU)), (_CellStates(states),)
 
 

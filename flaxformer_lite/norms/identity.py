@@ -3,7 +3,7 @@
 from flaxformer_lite.norms.base import Norm
 
 
-class IdentityNorm(Norm):
+class Identity(Norm):
     """The input x."""
 
     def __call__(self, x_BTD):

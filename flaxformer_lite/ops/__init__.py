@@ -10,6 +10,11 @@ Most tuned versions define custom gradients, which exclude forward mode. Within
 Results agree up to rounding; dropout draws other random bits.
 """
 
-from flaxformer_lite.ops.choose import use_reference
+from typing import TYPE_CHECKING
 
-__all__ = ['use_reference']
+from flaxformer_lite.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from flaxformer_lite.ops.choose import use_reference as use_reference
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -20,6 +20,7 @@ class Positions(Checked, nn.Module):
       per_head: Whether each query head has its own parameters, as in `Attention`.
     """
 
+    set_by_model: ClassVar[tuple[str, ...]] = ('sizes',)
     adds_scores: ClassVar[bool] = False
     per_head: ClassVar[bool] = False
     sizes: Sizes = Sizes()

@@ -9,7 +9,7 @@ from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.validation import Range, Size
 
 
-class LearnedPositions(Positions):
+class Learned(Positions):
     """Embeddings x + P[pos + offset], P of shape (max_length + offset, d_model).
 
     Positions beyond the table give NaN.

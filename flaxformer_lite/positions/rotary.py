@@ -8,7 +8,7 @@ from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.validation import Positive, Range
 
 
-class RotaryPositions(Positions):
+class Rotary(Positions):
     """Rotation of query and key features 2i, 2i + 1 by pos / scale · λ^(−2i / d_k).
 
     Attributes:

@@ -10,7 +10,7 @@ from flaxformer_lite.positions.base import Positions, distances
 from flaxformer_lite.validation import Range
 
 
-class ShawPositions(Positions):
+class Shaw(Positions):
     """Relative terms: scores + q · a^K_r / √d_k and outputs + Σ_s w_s a^V_r.
 
     r is the distance, clipped to ± `max_distance`. Each attention has its own vectors

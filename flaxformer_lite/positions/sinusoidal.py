@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flaxformer_lite.positions.base import Sinusoids, sinusoid_rates
 
 
-class SinusoidalPositions(Sinusoids):
+class Sinusoidal(Sinusoids):
     """Sinusoids added to embeddings: x + PE.
 
     PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i + 1) = cos(…).

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flaxformer_lite.positions.base import Sinusoids
 
 
-class SinusoidalT2TPositions(Sinusoids):
+class SinusoidalT2T(Sinusoids):
     """Sinusoids: x + [sin(pos · r_0) … sin(pos · r_n), cos(pos · r_0) …].
 
     r_i = 10000^(−i / n) with n = d_model / 2 − 1. The last wavelength is 2π · 10000.

@@ -10,7 +10,7 @@ from flaxformer_lite.positions.base import Positions, distances
 from flaxformer_lite.validation import Range, Size
 
 
-class T5Positions(Positions):
+class T5(Positions):
     """Bucketed relative biases: scores + table[bucket(distance), head].
 
     Half of the buckets hold one distance each. The others grow logarithmically.

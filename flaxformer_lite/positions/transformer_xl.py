@@ -6,7 +6,7 @@ from flax import linen as nn
 from flaxformer_lite.positions.base import Positions, check_even, sinusoid_rates
 
 
-class TransformerXLPositions(Positions):
+class TransformerXL(Positions):
     """Relative sinusoids: scores + (q + v) · W_R r / √d_k.
 
     r are the sinusoids of query minus key position. Each attention has a matrix W_R and

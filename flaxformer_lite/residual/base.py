@@ -5,7 +5,9 @@ from typing import ClassVar
 import jax
 from flax import linen as nn
 
-from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.init.base import Init
+from flaxformer_lite.init.xavier import Xavier
+from flaxformer_lite.sizes import SET_BY_MODEL, Sizes
 from flaxformer_lite.validation import Checked
 
 
@@ -13,15 +15,17 @@ class Residual(Checked, nn.Module):
     """x + Dropout(f(x)). Variants override methods; each sublayer has its own copy.
 
     Attributes:
-      norm: A module of `norms/`, copied for each use.
-      dropout: Dropout of the sublayer output (§5.4).
-      unused_fields: `model` config fields without effect.
+      norm: A module of `norms/`, copied for each use. Defaults to the model's.
+      dropout: Dropout of the sublayer output (§5.4). Defaults to the model's.
+      default_init: Initializer of a model that doesn't set one.
+      unused_fields: Fields of the model without effect.
     """
 
-    default_init: ClassVar[str] = 'xavier'
+    set_by_model: ClassVar[tuple[str, ...]] = ('norm', 'dropout', 'sizes')
+    default_init: ClassVar[type[Init]] = Xavier
     unused_fields: ClassVar[tuple[str, ...]] = ()
-    norm: nn.Module
-    dropout: nn.Module
+    norm: nn.Module = SET_BY_MODEL
+    dropout: nn.Module = SET_BY_MODEL
     sizes: Sizes = Sizes()
 
     @property

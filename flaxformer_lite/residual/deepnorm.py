@@ -1,5 +1,6 @@
 """Post-norm for a thousand layers (Wang et al. 2022, "DeepNet", figure 2)."""
 
+from flaxformer_lite.init import deepnorm
 from flaxformer_lite.residual.base import Residual
 
 
@@ -10,7 +11,7 @@ class DeepNorm(Residual):
     layers. In a single stack of N layers, α = (2 N)^(1/4).
     """
 
-    default_init = 'deepnorm'
+    default_init = deepnorm.DeepNorm
 
     def after(self, x_BTD, y_BTD):
         return self.norm(self.alpha() * x_BTD + self.dropout(y_BTD))

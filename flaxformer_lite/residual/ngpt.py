@@ -7,7 +7,7 @@ from flaxformer_lite.residual.base import Residual
 from flaxformer_lite.validation import Positive
 
 
-class NGPTResidual(Residual):
+class NGPT(Residual):
     """Norm(x + α ⊙ (Norm(Dropout(f(x))) − x)), with a learned α ≥ 0 per feature.
 
     The stack's input is normalized too. With the paper's norm, `rms(learned=False)`,

@@ -75,11 +75,11 @@ def _teacher_forced(model, variables, found, sources) -> list[float]:
 
 
 def _results(found: DecodeResult) -> Iterator[tuple[int, int, list[int], float]]:
-    for i, hypotheses in enumerate(found.exists_BN.tolist()):
+    for i, hypotheses in enumerate(found.exists.tolist()):
         for j, exists in enumerate(hypotheses):
             if exists:
-                tokens_L = found.tokens_BNL[i, j]
-                score = found.scores_BN[i, j]
+                tokens_L = found.tokens[i, j]
+                score = found.scores[i, j]
                 yield i, j, tokens_L.tolist(), float(score)
 
 
@@ -91,7 +91,7 @@ def _until_padding(tokens: list[int]) -> list[int]:
 
 
 def _without_result(found: DecodeResult) -> Iterator[str]:
-    for i, exists_N in enumerate(found.exists_BN):
+    for i, exists_N in enumerate(found.exists):
         if not exists_N[0]:
             yield f'sentence {i} has none'
 
@@ -125,8 +125,8 @@ def _wrong_scores(strategy, found, log_p) -> Iterator[tuple[float, str]]:
 
 def _changed(found: DecodeResult, single_results: list[DecodeResult]) -> Iterator[str]:
     for i, own in enumerate(single_results):
-        batched = found.tokens_BNL[i].tolist()
-        there = own.tokens_BNL[0].tolist()
+        batched = found.tokens[i].tolist()
+        there = own.tokens[0].tolist()
         if batched != there:
             yield f'sentence {i}: {batched[0]} in the batch, {there[0]} alone'
 

@@ -1,17 +1,14 @@
 """Variants of a model: rounded, scanned, rematerialized, on several devices."""
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import linen as nn
 from jax.sharding import AxisType
 
 from flaxformer_lite.jax_compat import jaxprs_in_params
-from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import ROW_AXES, state_shardings
@@ -24,25 +21,8 @@ ON_DEVICES = 'several devices train like one'
 _PRODUCTS = ('dot_general', 'conv_general_dilated')
 
 
-def exchange(module: nn.Module, base: type, new: Callable[[Any], Any]) -> Any:
-    """Returns a copy of an unbound module with submodules of class `base` replaced."""
-
-    def exchanged(value):
-        if isinstance(value, base):
-            return new(value)
-        if isinstance(value, tuple):
-            return tuple(map(exchanged, value))
-        if isinstance(value, nn.Module):
-            return exchange(value, base, new)
-        return value
-
-    names = {x.name for x in dataclasses.fields(module)} - {'parent', 'name'}
-    attributes: dict[str, Any] = {x: exchanged(getattr(module, x)) for x in names}
-    return module.clone(**attributes)
-
-
 def in_bfloat16(model: Model) -> Model:
-    return exchange(model, Dense, lambda dense: dense.clone(dtype=jnp.bfloat16))
+    return model.clone(dtype=jnp.bfloat16)
 
 
 def examine_scanned(model: Model, variables: Any) -> ModelOutputs:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flaxformer_lite.config import build, spec, variants
+from flaxformer_lite.config import builder, spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.models.base import Model
@@ -30,7 +30,7 @@ def model_with(part: Spec, kind: str) -> Model:
     other components in a decoder-only model. A block is tested in two layers.
 
     Raises:
-      ValueError: As `build.model`.
+      ValueError: As `builder.build`.
     """
     fields = {kind: part, 'scan_layers': True}
     cls = variants.folder(kind).find(part).cls
@@ -42,4 +42,4 @@ def model_with(part: Spec, kind: str) -> Model:
 
 
 def small_model(**fields: Any) -> Model:
-    return build.model(ModelConfig().with_values(SIZES | fields), rows.VOCAB_SIZE)
+    return builder.build(ModelConfig().with_values(SIZES | fields), rows.VOCAB_SIZE)

@@ -14,7 +14,7 @@ from flaxformer_lite.testing.finding import (
     from_condition,
     from_counterexamples,
 )
-from flaxformer_lite.training import schedules
+from flaxformer_lite.training import learning_rates
 
 D_MODEL, STEPS = 64, 1000
 _UPDATES = 3
@@ -28,7 +28,7 @@ def schedule_findings(
     Raises:
       ValueError: The schedule is unknown.
     """
-    rate = schedules.make(schedule, d_model, steps)
+    rate = learning_rates.make(schedule, d_model, steps)
     counts = [steps * i // 100 for i in range(101)]
     traced = jax.jit(jax.vmap(rate))(jnp.asarray(counts, jnp.int32)).tolist()
     eager = [jnp.asarray(rate(count)).item() for count in counts]

@@ -1,23 +1,28 @@
 """The loss of a batch and its gradients."""
 
 import dataclasses
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
 from flax import traverse_util
 
+from flaxformer_lite.config.deprecated_text import warn_of_text
 from flaxformer_lite.config.spec import Component, Spec
 from flaxformer_lite.config.variants import LOSSES
 from flaxformer_lite.losses.base import Loss, Sum
+from flaxformer_lite.losses.cross_entropy import CrossEntropy
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.loss_of_logits import LossSums
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.batch import Batch
 from flaxformer_lite.training.forward import forward
+from flaxformer_lite.validation import naming
 
 # From the paper, §5.4.
-DEFAULT_LOSS = 'cross_entropy(label_smoothing=0.1)'
+DEFAULT_LOSS = CrossEntropy(label_smoothing=0.1)
+# A loss, its class, or several losses, whose sum is the loss. Strings are deprecated.
+Losses = Loss | type[Loss] | Sequence[Loss | type[Loss]] | str
 
 
 class StepOutput(NamedTuple):
@@ -33,11 +38,11 @@ class StepOutput(NamedTuple):
     gradients: Any
 
 
-def as_loss(loss: Spec, **given: Any) -> Loss:
-    """Returns the loss of a spec, a class or an object.
+def as_loss(loss: Losses | Spec, **given: Any) -> Loss:
+    """Returns a loss as an object.
 
     Args:
-      loss: Several specs in brackets give their sum.
+      loss: A loss, its class or its spec. A list gives the sum of its losses.
       given: Arguments that a spec can't express, such as the `teacher` of
         `distillation`. Each loss receives those that it accepts.
 
@@ -51,8 +56,13 @@ def as_loss(loss: Spec, **given: Any) -> Loss:
     """
     if isinstance(loss, Loss):
         return loss
-    entries = Component.of(loss, LOSSES).entries
-    losses = [entry.make(**entry.accepted(**given)) for entry in entries]
+    if isinstance(loss, Sequence) and not isinstance(loss, str):
+        losses = [as_loss(entry, **given) for entry in loss]
+    else:
+        entries = Component.of(loss, LOSSES).entries
+        losses = [entry.make(**entry.accepted(**given)) for entry in entries]
+    if not losses:
+        raise ValueError('the list of losses is empty. Give at least one.')
     return losses[0] if len(losses) == 1 else Sum(tuple(losses))
 
 
@@ -68,7 +78,7 @@ def loss_sums(
     model: Model,
     variables: Any,
     batch: Batch,
-    loss: Spec = DEFAULT_LOSS,
+    loss: Losses = DEFAULT_LOSS,
     dropout_key: jax.Array | None = None,
 ) -> LossSums:
     """Computes the loss of a batch.
@@ -77,8 +87,9 @@ def loss_sums(
 
     Args:
       variables: {'params': …} and any running statistics.
-      loss: A `losses.base.Loss`, its class, or a spec such as '[cross_entropy,
-        z_loss(weight=1e-4)]'. The sums `nll` and `correct` never include smoothing.
+      loss: A loss of `fl.losses`, its class, or a list of losses, whose sum is the
+        loss. Defaults to `CrossEntropy(label_smoothing=0.1)`. The sums `nll` and
+        `correct` never include smoothing.
       dropout_key: Selects training mode, with dropout.
 
     Raises:
@@ -88,7 +99,7 @@ def loss_sums(
     Examples:
       >>> import flaxformer_lite
       >>> sizes = {'d_model': 8, 'num_layers': 1}
-      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+      >>> model = flaxformer_lite.config.build(sizes, vocab_size=10)
 
       >>> batch = flaxformer_lite.make_batch([[5, 6, 1]], [[8, 1]], model=model)
 
@@ -101,7 +112,10 @@ def loss_sums(
       >>> int(sums.tokens), f'{sums.nll / sums.tokens:.2f}'
       (2, '2.30')
     """
-    sums, _ = as_loss(loss)(model, variables, batch, dropout_key)
+    with naming('loss'):
+        loss_fn = as_loss(loss)
+    warn_of_text('loss', loss, LOSSES)
+    sums, _ = loss_fn.sums(model, variables, batch, dropout_key)
     return sums
 
 
@@ -109,23 +123,22 @@ def loss_and_grads(
     model: Model,
     variables: Any,
     batch: Batch,
-    loss: Spec = DEFAULT_LOSS,
+    loss: Loss = DEFAULT_LOSS,
     dropout_key: jax.Array | None = None,
-    frozen: Set[str] = frozenset(),
+    frozen: Set[str] | str = frozenset(),
     scale: jax.Array | float = 1.0,
 ) -> tuple[StepOutput, Any]:
     """Computes the loss of a batch, its gradients and the new running statistics.
 
     Args:
-      frozen: Paths of parameters without gradients, as in `freezing.split`.
+      frozen: Parameters without gradients, as in `freezing.split`.
       scale: Factor of the gradients, not of the sums.
     """
     trained, frozen_params = freezing.split(variables['params'], frozen)
-    loss = as_loss(loss)
 
     def total_loss(trained):
         joined = variables | {'params': freezing.join(trained, frozen_params)}
-        sums, written = loss(model, joined, batch, dropout_key)
+        sums, written = loss.sums(model, joined, batch, dropout_key)
         total = sums.loss
         for addition in jax.tree.leaves(written.get('losses', {})):
             total += sums.tokens * addition.sum()  # over layers, if scanned

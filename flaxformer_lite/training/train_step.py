@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.deprecated_text import warn_of_text
+from flaxformer_lite.config.variants import LOSSES
 from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.loss_of_logits import LossSums
@@ -18,12 +19,14 @@ from flaxformer_lite.training import freezing
 from flaxformer_lite.training.batch import Batch, check_batch
 from flaxformer_lite.training.loss import (
     DEFAULT_LOSS,
+    Losses,
     StepOutput,
     as_loss,
     depends_on_other_rows,
     loss_and_grads,
 )
 from flaxformer_lite.training.loss_scale import LossScale
+from flaxformer_lite.validation import naming
 
 
 class TrainState(struct.PyTreeNode):
@@ -49,7 +52,7 @@ class TrainState(struct.PyTreeNode):
         cls,
         variables: Any,
         optimizer: optax.GradientTransformation,
-        frozen: Set[str] = frozenset(),
+        frozen: Set[str] | str = frozenset(),
         loss_scale: LossScale | None = None,
     ) -> 'TrainState':
         """Returns the initial state for existing variables.
@@ -57,7 +60,9 @@ class TrainState(struct.PyTreeNode):
         Args:
           variables: {'params': …} and running statistics. Donating the state donates
             them, too.
-          frozen: Paths of parameters to keep, which have no optimizer state.
+          frozen: Parameters to keep, which have no optimizer state: a regular
+            expression such as 'encoder|embedding', which is searched in paths such as
+            'encoder/layer_0/feed_forward/up/kernel', or a set of whole paths.
           loss_scale: `LossScale.for_model(model)`; required for a float16 model.
         """
         trained, _ = freezing.split(variables['params'], frozen)
@@ -107,7 +112,7 @@ def init_variables(
 
     Examples:
       >>> import flaxformer_lite
-      >>> model = flaxformer_lite.build.model({'num_layers': 1}, vocab_size=10)
+      >>> model = flaxformer_lite.config.build({'num_layers': 1}, vocab_size=10)
       >>> shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
       >>> sorted(shapes['params'])
       ['decoder', 'embedding', 'encoder']
@@ -133,7 +138,7 @@ def init_state(
     optimizer: optax.GradientTransformation,
     key: jax.Array,
     given: Mapping[str, jax.Array] | None = None,
-    frozen: Set[str] = frozenset(),
+    frozen: Set[str] | str = frozenset(),
 ) -> TrainState:
     """Returns the initial state; `given` as in `init_variables`.
 
@@ -162,12 +167,14 @@ def make_train_step(
     model: Model,
     optimizer: optax.GradientTransformation,
     *,
-    loss: Spec = DEFAULT_LOSS,
+    loss: Losses = DEFAULT_LOSS,
     accumulate: int = 1,
     remat: Remat = 'none',
-    frozen: Set[str] = frozenset(),
+    frozen: Set[str] | str = frozenset(),
 ) -> TrainStep:
     """Returns the training step: (state, batch, dropout key) → (state, metrics).
+
+        step = jax.jit(fl.make_train_step(model, optimizer, loss=fl.losses.Focal()))
 
     The step minimizes the mean loss per token. It skips updates that are not finite.
 
@@ -181,13 +188,13 @@ def make_train_step(
     Raises:
       ValueError: The loss or `remat` is unknown, or the model has no blocks. Tracing
         the step: the batch lacks an array, `accumulate` doesn't divide its rows,
-        `frozen` names an unknown parameter, or a float16 model's state has no
+        `frozen` matches no parameter, or a float16 model's state has no
         `loss_scale`.
 
     Examples:
       >>> import flaxformer_lite
       >>> sizes = {'d_model': 8, 'num_layers': 1}
-      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+      >>> model = flaxformer_lite.config.build(sizes, vocab_size=10)
 
       >>> batch = flaxformer_lite.make_batch([[5, 6, 1]], [[8, 9, 1]], model=model)
 
@@ -201,7 +208,9 @@ def make_train_step(
       (1, 3, True)
     """
     model = model.with_remat(remat)
-    loss = as_loss(loss)
+    with naming('loss'):
+        loss_fn = as_loss(loss)
+    warn_of_text('loss', loss, LOSSES)
 
     def batch_gradients(whole, batch):
         variables, key, loss, loss_scale = whole
@@ -222,7 +231,7 @@ def make_train_step(
         if _can_sum_over_data(model, accumulate, state.variables, batch, key):
             function = sum_over_data(batch_gradients)
         scale = _loss_scale(model, state)
-        output, batch_stats = function((state.variables, key, loss, scale), batch)
+        output, batch_stats = function((state.variables, key, loss_fn, scale), batch)
         tokens = model.special_tokens
         gradients = tokens.adjust_gradients(output.gradients, state.params)
         output = output._replace(gradients=gradients)
@@ -256,7 +265,7 @@ def _update(
     state: TrainState,
     output: StepOutput,
     batch_stats: Any,
-    frozen: Set[str],
+    frozen: Set[str] | str,
 ) -> tuple[TrainState, Metrics]:
     trained, frozen_params = freezing.split(state.params, frozen)
     tokens = jnp.maximum(output.sums.tokens, 1)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 import tiny
 
+from flaxformer_lite.decoding import BeamSearch
 from flaxformer_lite.generation import generate
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.train_step import (
@@ -63,7 +64,7 @@ def test_search_multiplies_bfloat16_and_makes_no_callback():
     model = tiny.model(**SIZES)
     variables = jax.eval_shape(functools.partial(init_variables, model), KEY)
     source_BS = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
-    search = functools.partial(generate, model, strategy='beam(beams=3)')
+    search = functools.partial(generate, model, strategy=BeamSearch(beams=3))
     traced = jax.jit(search).trace(variables, source_BS)
     for platform in ('cuda', 'tpu'):
         program = lowered(traced, platform)

@@ -10,7 +10,7 @@ from tiny import apply, float64, normal32, slow, variables
 
 import flaxformer_lite
 from flaxformer_lite import adapters
-from flaxformer_lite.layers.dense.lora import LoRADense
+from flaxformer_lite.layers.dense.lora import LoRA
 from flaxformer_lite.training import freezing
 
 SOURCE = jnp.array([[5, 6, 7, 1], [8, 9, 1, 0]])
@@ -27,7 +27,7 @@ def model_with(dense, **fields):
 )
 def test_layer_adds_the_scaled_low_rank_product(stabilized, scale):
     x = normal32(2, 5, 3, 4)
-    dense = LoRADense(
+    dense = LoRA(
         (6, 7), 2, rank=3, alpha=6.0, on='', stabilized=stabilized, name='query'
     )
     p = variables(dense, x)
@@ -47,7 +47,7 @@ def lengths(matrix):
 
 def test_dora_trains_the_lengths_of_the_columns():
     x = normal32(5, 4)
-    dense = LoRADense((6,), rank=3, alpha=6.0, on='', dora=True, name='query')
+    dense = LoRA((6,), rank=3, alpha=6.0, on='', dora=True, name='query')
     p = variables(dense, x)
     names = 'kernel', 'bias', 'lora_a', 'lora_b', 'lora_m'
     w, bias, a, b, delta = (float64(p['params'][name]) for name in names)
@@ -74,7 +74,7 @@ def test_dora_trains_the_lengths_of_the_columns():
 
 def test_dora_supports_columns_of_zeros():
     x = jnp.ones((5, 4))
-    dense = LoRADense((6,), rank=3, on='', dora=True, bias=False, name='query')
+    dense = LoRA((6,), rank=3, on='', dora=True, bias=False, name='query')
     params = variables(dense, x)['params']
     for name in ('kernel', 'lora_b'):
         params[name] = params[name].at[:, 0].set(0)
@@ -84,7 +84,7 @@ def test_dora_supports_columns_of_zeros():
 
 
 def test_b_starts_at_zero_and_a_is_uniform_by_the_width():
-    dense = LoRADense((50,), rank=40, on='')
+    dense = LoRA((50,), rank=40, on='')
     p = jax.jit(dense.init)(jax.random.key(0), jnp.ones((1, 100)))['params']
     np.testing.assert_array_equal(p['lora_b'], 0.0)
     a = np.asarray(p['lora_a'])

@@ -9,9 +9,9 @@ import pytest
 import tiny
 from tiny import apply, float64, normal, normal32, softmax, variables
 
-from flaxformer_lite.attention.flash import FlashAttention
-from flaxformer_lite.attention.sink import SinkAttention
-from flaxformer_lite.attention.softmax import SoftmaxAttention
+from flaxformer_lite.attention.flash import Flash
+from flaxformer_lite.attention.sink import Sink
+from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.config import variants
 from flaxformer_lite.kv_cache import BeamState, KeyValues
 from flaxformer_lite.ops import use_reference
@@ -34,7 +34,7 @@ def attend(
     q_BTHK, key_BSHK, value_BSHU, mask, *, bias=None, attention=None, dtype=jnp.float32
 ):
     """Applies an attention to arrays whose axis 1 is the length."""
-    attention = attention or SoftmaxAttention()
+    attention = attention or Softmax()
     index_1T = jnp.arange(q_BTHK.shape[1])[None]
     arguments = dict(
         positions_BT=jnp.broadcast_to(index_1T, q_BTHK.shape[:2]),
@@ -196,7 +196,7 @@ def test_every_attention_has_a_reference_formula():
 
 
 def test_temperature_zero_shares_weight_among_the_largest_scores():
-    attention = SoftmaxAttention(temperature=0.0)
+    attention = Softmax(temperature=0.0)
     key = [[2.0], [4.0], [4.0]]
     y = attend_with_one_head([[1.0]], key, np.eye(3), attention=attention)
     np.testing.assert_array_equal(y[0], [0, 0.5, 0.5])
@@ -210,7 +210,7 @@ def test_dropout_of_weights_is_independent():
         mask_BHTS=jnp.ones((1, 1, 64, 64), bool),
         rngs={'dropout': jax.random.key(0)},
     )
-    attention = SoftmaxAttention(dropout=0.5)
+    attention = Softmax(dropout=0.5)
     y = apply(attention, {}, zeros, keys_values(zeros, values), **arguments)
     y = np.asarray(y)
     assert set(np.unique(y)) == {0.0, 2 / 64}
@@ -226,7 +226,7 @@ def test_sink_takes_weight_from_keys():
     def with_sink(logit):
         params = {'params': {'sink': jnp.array([logit, 0.0])}}
         inputs = q, keys_values(key, value)
-        return apply(SinkAttention(), params, *inputs, **arguments)[0, :, 0]
+        return apply(Sink(), params, *inputs, **arguments)[0, :, 0]
 
     np.testing.assert_array_equal(with_sink(200.0), np.zeros((3, 4)))
     expected = attend(q, key, value, mask)[0, :, 0]
@@ -260,7 +260,7 @@ def test_blocks_change_neither_results_nor_gradients(block):
         return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(arrays, bias)
 
     found = results(variants.make('attention', f'blockwise(block={block})'))
-    tiny.assert_close(found, results(SoftmaxAttention()), atol=1e-5)
+    tiny.assert_close(found, results(Softmax()), atol=1e-5)
 
 
 @pytest.mark.ci
@@ -282,9 +282,9 @@ def test_gradients_of_blocks_in_bfloat16_are_as_exact_as_those_of_softmax():
         found = gradients(attention, jnp.bfloat16)
         return [np.linalg.norm(x - y) for x, y in zip(found, exact, strict=True)]
 
-    exact = gradients(SoftmaxAttention(), jnp.float32)
+    exact = gradients(Softmax(), jnp.float32)
     blockwise = errors(variants.make('attention', 'blockwise(block=4)'))
-    for error, of_softmax in zip(blockwise, errors(SoftmaxAttention()), strict=True):
+    for error, of_softmax in zip(blockwise, errors(Softmax()), strict=True):
         assert error < 3 * of_softmax
 
 
@@ -384,7 +384,7 @@ def test_flash_attention_equals_softmax(settings):
     mask = np.random.default_rng(4).random((2, 1, 5, 5)) < 0.5
     mask[0, 0, 2] = False
     arguments = dict(bias=normal32(1, 2, 5, 5, seed=3), dtype=jnp.bfloat16)
-    softmax, flash = SoftmaxAttention(**settings), FlashAttention(**settings)
+    softmax, flash = Softmax(**settings), Flash(**settings)
     expected = attend(*arrays, mask, **arguments, attention=softmax)
     # The formula that cuDNN is the fast version of; a GPU runs cuDNN itself.
     on_gpu = jax.default_backend() == 'gpu'

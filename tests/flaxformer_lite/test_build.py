@@ -7,8 +7,8 @@ import tiny
 from flax import linen as nn
 from flax.traverse_util import flatten_dict
 
-from flaxformer_lite.attention.softmax import SoftmaxAttention
-from flaxformer_lite.config import build, variants
+from flaxformer_lite.attention.softmax import Softmax
+from flaxformer_lite.config import builder, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.dropout import Dropout
 
@@ -43,13 +43,13 @@ def test_models_of_table_3_have_their_numbers_of_parameters(expected, overrides)
     """
     # A scan has the parameters of all layers, and is traced in the time of one.
     config = overrides | dict(scan_layers=True)
-    assert count(build.model(config, VOCAB)) == expected
+    assert count(builder.build(config, VOCAB)) == expected
 
 
 @pytest.mark.parametrize('kind', ['norm', 'residual', 'feed_forward'])
 def test_decoder_inherits_the_encoders_variants_unless_overridden(kind):
     def found(model):
-        blocks = model.encoder.block, model.decoder.block
+        blocks = [stack.block for stack in model.stacks().values()]
         return [
             type(b.residual.norm if kind == 'norm' else getattr(b, kind))
             for b in blocks
@@ -72,7 +72,7 @@ def test_each_attention_has_its_own_scores_and_positions():
         decoder__positions='rotary',
         cross__positions='shaw',
     )
-    encoder, decoder = model.encoder.block, model.decoder.block
+    encoder, decoder = (stack.block for stack in model.stacks().values())
     names = [
         (type(x.core_attention).__name__, type(x.positions).__name__)
         for x in (
@@ -82,12 +82,12 @@ def test_each_attention_has_its_own_scores_and_positions():
         )
     ]
     assert names == [
-        ('ReluAttention', 'ALiBi'),
-        ('CosineAttention', 'RotaryPositions'),
-        ('AdditiveAttention', 'ShawPositions'),
+        ('ReLU', 'ALiBi'),
+        ('Cosine', 'Rotary'),
+        ('Additive', 'Shaw'),
     ]
-    stacks = model.encoder.positions, model.decoder.positions
-    assert [type(x).__name__ for x in stacks] == ['ALiBi', 'RotaryPositions']
+    stacks = [stack.positions for stack in model.stacks().values()]
+    assert [type(x).__name__ for x in stacks] == ['ALiBi', 'Rotary']
 
 
 FORGETTING = dict(attention='forgetting')
@@ -98,12 +98,12 @@ FORGETTING = dict(attention='forgetting')
     ('overrides', 'named'),
     [
         (dict(decoder__norm='sofmax'), "model.decoder.norm: 'sofmax'"),
-        (dict(cross__positions='alibi'), "model.cross.positions='alibi'"),
-        (dict(projections=False), 'model.projections=False .* model.d_k'),
+        (dict(cross__positions='alibi'), 'model.cross.positions: ALiBi'),
+        (dict(projections=False), 'model.projections=False .* d_k has no effect'),
         (
             dict(projections=False, attention_bias=True, d_k=None, d_v=None)
             | dict(architecture='decoder_only'),
-            'model.projections=False .* model.attention_bias',
+            'model.projections=False .* attention_bias',
         ),
         (dict(init='[normal, xavier]'), 'model.init: '),
         (dict(num_layers=4, share_layers=5), 'model.share_layers=5'),
@@ -115,13 +115,16 @@ FORGETTING = dict(attention='forgetting')
             dict(scan_layers=True, norm='[layer, rms]', decoder__num_layers=3),
             'model.scan_layers=True .* decoder has 3 layers',
         ),
-        (dict(merged_attention=True, positions='shaw'), 'model.positions=shaw'),
-        (FORGETTING, "model.attention='forgetting' .* as model.decoder"),
-        (FORGETTING | dict(architecture='prefix_lm'), "model.attention='forgetting'"),
-        (dict(cross__attention='forgetting'), "model.cross.attention='forgetting'"),
+        (
+            dict(merged_attention=True, positions='shaw'),
+            'model.positions: Shaw',
+        ),
+        (FORGETTING, 'model.attention: Forgetting.* as decoder.attention'),
+        (FORGETTING | dict(architecture='prefix_lm'), 'model.attention: Forgetting'),
+        (dict(cross__attention='forgetting'), 'model.cross.attention: Forgetting'),
         (
             dict(decoder__attention='forgetting', merged_attention=True),
-            "model.decoder.attention='forgetting' .* model.merged_attention",
+            'model.decoder.attention: Forgetting.* merged_attention',
         ),
         (
             dict(architecture='recurrent(core_attention="softmax")'),
@@ -135,13 +138,13 @@ def test_models_that_cannot_be_built_are_rejected_by_field(overrides, named):
         tiny.model(**overrides)
 
 
-class Probe(SoftmaxAttention):
+class Probe(Softmax):
     def setup(self):
         self.w = self.param('w', nn.initializers.ones_init(), (1,))
 
 
 def test_user_attention_has_separate_weights_in_every_layer():
-    model = build.model(tiny.SIZES | dict(attention=Probe), tiny.VOCAB)
+    model = builder.build(tiny.SIZES | dict(attention=Probe), tiny.VOCAB)
     params = flatten_dict(tiny.parameters(model), sep='/')
     places = 'encoder/layer_{}/self', 'decoder/layer_{}/self', 'decoder/layer_{}/cross'
     assert {name for name in params if name.endswith('/w')} == {
@@ -161,13 +164,13 @@ def test_components_know_their_stack_and_its_depth(decoder_layers):
     )
     model = tiny.model(**given, positions='t5')
     lone = tiny.model(**given, positions='t5', architecture='decoder_only')
-    entities = build.entity_encoder(tiny.config(**given, positions='none')).encoder
+    entities = builder.entity_encoder(tiny.config(**given))
     m = decoder_layers or 3
     for stack, causal, depth, (role, encoder_layers, decoder_layers) in (
-        (model.encoder, False, 3, ('encoder', 3, m)),
-        (model.decoder, True, m, ('decoder', 3, m)),
-        (lone.decoder, True, 3, ('decoder_only', 0, 3)),
-        (entities, None, 3, ('encoder_only', 3, 0)),
+        (model.stacks()['encoder'], False, 3, ('encoder', 3, m)),
+        (model.stacks()['decoder'], True, m, ('decoder', 3, m)),
+        (lone.stacks()['decoder'], True, 3, ('decoder_only', 0, 3)),
+        (entities.stacks()['encoder'], None, 3, ('encoder_only', 3, 0)),
     ):
         sizes = stack.block.residual.sizes
         assert stack.num_layers == sizes.num_layers == depth
@@ -179,7 +182,7 @@ def test_components_know_their_stack_and_its_depth(decoder_layers):
         beta, alpha = deepnet_factors(role, encoder_layers, decoder_layers)
         assert init.beta() == pytest.approx(beta)
         assert stack.block.residual.alpha() == pytest.approx(alpha)
-    dropout = model.encoder.block.self_attention.head_dropout
+    dropout = model.stacks()['encoder'].block.self_attention.head_dropout
     assert dropout == Dropout(0.5, (1, 3))
 
 

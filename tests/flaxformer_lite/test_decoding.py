@@ -16,8 +16,8 @@ from flaxformer_lite.config.spec import Component
 from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding import search as search_loop
 from flaxformer_lite.decoding.processors.base import Processor
-from flaxformer_lite.decoding.strategies.mbr import MBRDecoding, gleu
-from flaxformer_lite.decoding.strategies.sample import Sampling
+from flaxformer_lite.decoding.strategies.mbr import MBR, gleu
+from flaxformer_lite.decoding.strategies.sample import Sample
 from flaxformer_lite.generation import as_processors, as_strategy
 
 PAD, EOS, BOS = 0, 1, 2
@@ -428,7 +428,7 @@ def test_sampled_frequencies_follow_the_softmax(settings, limit):
     rows = 6_000
     keys = jax.random.split(jax.random.key(0), rows)
     model = jax.tree_util.Partial(constant_step, logits), NoState(jnp.zeros(rows))
-    strategy = Sampling(**settings)
+    strategy = Sample(**settings)
     tokens, *_ = search(strategy, model, [4] * rows, keys=keys, length=4)
     p = np.exp(LOGITS / settings.get('temperature', 1.0))
     p[settings.get('top_k', 5) :] = 0
@@ -571,21 +571,22 @@ def generated(strategy):
     model = tiny.model(num_layers=1, architecture='decoder_only')
     sources, key = [[4, 5, 6, 1], [7, 1], [], [5, 5, 1]], jax.random.key(3)
     variables = tiny.all_variables(model)
-    found = generate(model, variables, sources, strategy, max_length=5, key=key)
+    search = as_strategy(strategy)
+    found = generate(model, variables, sources, search, max_length=5, key=key)
     rows = [found.of_row(EOS, i) for i in range(len(sources))]
     return [row[0][0][:-1] if row else None for row in rows], found
 
 
 @pytest.mark.ci
 def test_mbr_finds_the_sample_most_similar_to_all(monkeypatch):
-    draw, draws = Sampling.__call__, []
+    draw, draws = Sample.__call__, []
 
     def record(self, inputs, n_best=1):
         result = draw(self, inputs, n_best)
         jax.debug.callback(lambda *x: draws.append(x), result, inputs.keys_B)
         return result
 
-    monkeypatch.setattr(Sampling, '__call__', record)
+    monkeypatch.setattr(Sample, '__call__', record)
     found, _ = generated('mbr(samples=6, top_k=4)')
     jax.clear_caches()  # of the program with the record
     assert len(draws) == 6
@@ -615,6 +616,6 @@ def shortest(y_L, length, reference_L, reference_length):
 
 @pytest.mark.slow
 def test_mbr_utility_can_be_a_function_of_token_ids():
-    long, short = (generated(MBRDecoding(utility=x))[0] for x in (longest, shortest))
+    long, short = (generated(MBR(utility=x))[0] for x in (longest, shortest))
     for one, other in zip(long, short, strict=True):
         assert one is other is None or len(one) > len(other)

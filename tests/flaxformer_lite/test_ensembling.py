@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny
 
-import flaxformer_lite
+from flaxformer_lite import Ensemble
 from flaxformer_lite.generation import as_strategy
 
 SOURCE = tiny.padded(tiny.SOURCES)
@@ -32,11 +32,11 @@ def test_score_is_the_log_of_the_mean_probability_of_each_token():
         tiny.model(num_layers=1, norm='batch', architecture='decoder_only'),
     ]
     each = [tiny.all_variables(model, seed=i) for i, model in enumerate(models)]
-    variables = flaxformer_lite.ensemble_variables(each)
-    found = beam_search(flaxformer_lite.ensemble(models), variables)
+    ensemble = Ensemble(list(zip(models, each, strict=True)))
+    found = beam_search(ensemble.model, ensemble.variables)
     num_checked = 0
     for row, (tokens_NL, scores_N) in enumerate(
-        zip(found.tokens_BNL, found.scores_BN, strict=True)
+        zip(found.tokens, found.scores, strict=True)
     ):
         for tokens, score in zip(np.asarray(tokens_NL), scores_N, strict=True):
             tokens = tokens[: list(tokens).index(1) + 1]
@@ -58,14 +58,14 @@ def test_logits_are_logs_of_the_mean_probability():
     models = [tiny.model(num_layers=1, architecture='decoder_only')] * 2
     each = [tiny.all_variables(model, seed) for seed, model in enumerate(models)]
     arguments = tiny.padded([[4, 5, 1]]), tiny.padded([[2, 6, 7]])
-    variables = flaxformer_lite.ensemble_variables(each)
-    found = tiny.apply(flaxformer_lite.ensemble(models), variables, *arguments)
+    ensemble = Ensemble(list(zip(models, each, strict=True)))
+    found = tiny.apply(ensemble.model, ensemble.variables, *arguments)
     p = [tiny.softmax(tiny.apply(models[0], v, *arguments)) for v in each]
     np.testing.assert_allclose(np.exp(found), np.mean(p, 0), rtol=1e-5)
 
 
 def test_length_is_limited_by_the_model_with_the_fewest_positions():
     short, shorter = (tiny.model(positions=f'learned(max_length={n})') for n in (9, 6))
-    models = [short, tiny.model(), shorter]
-    assert flaxformer_lite.ensemble(models).max_length == 6
-    assert flaxformer_lite.ensemble([tiny.model()]).max_length is None
+    members = [(model, {}) for model in (short, tiny.model(), shorter)]
+    assert Ensemble(members).model.max_length == 6
+    assert Ensemble([(tiny.model(), {})]).model.max_length is None

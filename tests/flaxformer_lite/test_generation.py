@@ -1,5 +1,7 @@
 """Tests of `generate`."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,14 @@ import pytest
 import tiny
 
 import flaxformer_lite
-from flaxformer_lite.decoding.strategies.sample import Sampling
+from flaxformer_lite.decoding import (
+    MBR,
+    BeamSearch,
+    ForcedPrefix,
+    Greedy,
+    MinLength,
+    Sample,
+)
 from flaxformer_lite.generation import as_strategy
 from flaxformer_lite.special_tokens import SpecialTokens
 
@@ -31,21 +40,21 @@ def by_decoding(model, variables, strategy, limits, length, n_best, **more):
 
 
 def assert_same(found, expected):
-    np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
-    np.testing.assert_array_equal(found.exists_BN, expected.exists_BN)
-    np.testing.assert_allclose(found.scores_BN, expected.scores_BN, atol=1e-5)
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    np.testing.assert_array_equal(found.exists, expected.exists)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
 
 
 @pytest.mark.ci
 def test_generate_equals_the_search_of_its_strategy():
     model, variables = decoder_only()
     limits = [55, 53, 0, 52]
-    beam = 'beam(beams=3, alpha=1.0)'
+    beam = BeamSearch(beams=3, alpha=1.0)
     found = flaxformer_lite.generate(model, variables, SOURCES, beam, n_best=2)
     assert_same(found, by_decoding(model, variables, beam, limits, 55, n_best=2))
-    assert found.exists_BN.all(1).tolist() == [True, True, False, True]
+    assert found.exists.all(1).tolist() == [True, True, False, True]
 
-    key, sample = jax.random.key(3), Sampling(temperature=0.7, top_k=5, top_p=0.9)
+    key, sample = jax.random.key(3), Sample(temperature=0.7, top_k=5, top_p=0.9)
     found = flaxformer_lite.generate(
         model, variables, tiny.padded(SOURCES), sample, key=key, max_length=6
     )
@@ -60,8 +69,8 @@ def test_token_ids_can_be_permuted():
     new = np.array([5, 0, 3, 1, 2, 4, 12, 11, 10, 9, 8, 7, 6])
     special = SpecialTokens(padding=5, eos=0, bos=3)
     sizes = tiny.SIZES | dict(num_layers=1, architecture='decoder_only')
-    model = flaxformer_lite.build.model(sizes, 13)
-    other = flaxformer_lite.build.model(sizes, 13, special)
+    model = flaxformer_lite.config.build(sizes, 13)
+    other = flaxformer_lite.config.build(sizes, 13, special)
     variables = tiny.all_variables(model)
     table = variables['params']['embedding']
     moved = {'params': variables['params'] | {'embedding': table[np.argsort(new)]}}
@@ -76,8 +85,8 @@ def test_token_ids_can_be_permuted():
 
     expected = flaxformer_lite.generate(model, variables, pairs[0], max_length=6)
     found = flaxformer_lite.generate(other, moved, renumbered[0], max_length=6)
-    np.testing.assert_array_equal(found.tokens_BNL, new[expected.tokens_BNL])
-    np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-5)
+    np.testing.assert_array_equal(found.tokens, new[expected.tokens])
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
 
 
 @pytest.mark.ci
@@ -85,27 +94,59 @@ def test_learned_positions_limit_the_length():
     model = tiny.model(num_layers=1, positions='learned(max_length=6)')
     variables = tiny.all_variables(model)
     generate = flaxformer_lite.generate
-    found = generate(model, variables, SOURCES, 'greedy')
-    assert found.tokens_BNL.shape == (4, 1, 6)
+    found = generate(model, variables, SOURCES, Greedy)
+    assert found.tokens.shape == (4, 1, 6)
     with pytest.raises(ValueError, match='a source has 7 tokens, but .* for only 6'):
         generate(model, variables, [[4] * 7])
     # The end token follows a forced prefix.
-    prefix = 'forced_prefix(tokens=(4, 5, 6, 7, 8))'
-    found = generate(model, variables, SOURCES, 'greedy', processors=prefix)
-    assert found.tokens_BNL[0, 0].tolist() == [4, 5, 6, 7, 8, 1]
+    prefix = ForcedPrefix(tokens=(4, 5, 6, 7, 8))
+    found = generate(model, variables, SOURCES, Greedy(), processors=prefix)
+    assert found.tokens[0, 0].tolist() == [4, 5, 6, 7, 8, 1]
     with pytest.raises(ValueError, match='exceed the 6 tokens of a target'):
-        prefix = 'forced_prefix(tokens=(4, 5, 6, 7, 8, 9))'
-        generate(model, variables, SOURCES, 'greedy', processors=prefix)
+        prefix = [ForcedPrefix(tokens=(4, 5, 6, 7, 8, 9))]
+        generate(model, variables, SOURCES, Greedy(), processors=prefix)
+
+
+def test_strings_warn_and_show_the_objects():
+    model, variables = decoder_only()
+    generate = functools.partial(
+        flaxformer_lite.generate, model, variables, SOURCES, max_length=3
+    )
+    for settings, objects, shown in (
+        (
+            dict(strategy='beam(beams=2)'),
+            dict(strategy=BeamSearch(beams=2)),
+            r"strategy='beam\(beams=2\)'.* Pass fl.decoding.BeamSearch\(beams=2\)\.",
+        ),
+        (
+            dict(processors='[min_length(length=2)]'),
+            dict(processors=[MinLength(length=2)]),
+            r'processors=.* Pass \[fl.decoding.MinLength\(length=2\)\]\.',
+        ),
+    ):
+        with pytest.warns(DeprecationWarning, match=shown) as caught:
+            found = generate(**settings)
+        assert [warning.filename for warning in caught] == [__file__]
+        assert_same(found, generate(**objects))
 
 
 @pytest.mark.parametrize(
     ('settings', 'message'),
     [
-        (dict(strategy='beams'), "'beams' is not one of .*did you mean 'beam'"),
-        (dict(strategy='beam(beams=2)', n_best=3), 'n_best must be from 1 to the 2'),
-        (dict(processors='no_repeat'), "'no_repeat' is not one of forced_prefix"),
-        (dict(strategy='sample'), 'sampling needs a key'),
-        (dict(strategy='mbr'), 'sampling needs a key'),
+        (
+            dict(strategy='beams'),
+            "strategy: 'beams' is not one of .*did you mean 'beam'",
+        ),
+        (
+            dict(strategy=BeamSearch(beams=2), n_best=3),
+            'n_best must be from 1 to the 2',
+        ),
+        (
+            dict(processors='no_repeat'),
+            "processors: 'no_repeat' is not one of forced_prefix",
+        ),
+        (dict(strategy=Sample), 'sampling needs a key'),
+        (dict(strategy=MBR()), 'sampling needs a key'),
         (
             dict(strategy='mbr(utility="bleu")', key=jax.random.key(0)),
             "utility must be a function of token ids, not 'bleu'",
@@ -117,9 +158,9 @@ def test_learned_positions_limit_the_length():
         (dict(forced_first=13), 'forced prefix: token 13 is not text'),
         (dict(forced_first=-1), 'forced prefix: token -1 is not text'),
         (dict(forced_first=4, max_length=1), 'forced prefix: 1 tokens'),
-        (dict(processors='forced_prefix(tokens=(5, 2))'), 'token 2 is not text'),
+        (dict(processors=ForcedPrefix((5, 2))), 'token 2 is not text'),
         (
-            dict(processors='forced_prefix(tokens=(5, 6, 7))', max_length=3),
+            dict(processors=[ForcedPrefix((5, 6, 7))], max_length=3),
             'forced prefix: 3 tokens',
         ),
     ],

@@ -12,7 +12,8 @@ from flax import linen as nn
 from flax import traverse_util
 
 from flaxformer_lite import generate, introspection, make_batch
-from flaxformer_lite.config import build
+from flaxformer_lite.config import builder
+from flaxformer_lite.decoding import Greedy
 from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.interception import interceptor_keys
 
@@ -55,7 +56,7 @@ BATCH = make_batch([[4, 5, 6, 1], [7, 1]], [[5, 4, 1], [8, 9, 1]])
 def model_and_variables(architecture, **sizes):
     """Returns a model and variables without zeros."""
     sizes |= {'d_model': 8, 'num_layers': 1, 'num_heads': 2}
-    model = build.model({'architecture': architecture, **sizes}, 12)
+    model = builder.build({'architecture': architecture, **sizes}, 12)
     init = jax.jit(model.init)
     variables = init(jax.random.key(0), BATCH['source'], BATCH['inputs'])
     return model, jax.tree.map(lambda x: x + 0.1, variables)
@@ -100,7 +101,7 @@ def recorded(model, variables):
 
 
 def generated(model, variables):
-    return generate(model, variables, BATCH['source'], max_length=3).scores_BN
+    return generate(model, variables, BATCH['source'], max_length=3).scores
 
 
 def generated_patched(model, variables):
@@ -180,7 +181,7 @@ def test_generate_is_traced_once_per_interceptor_and_keeps_none_alive():
 
     def run(interceptor):
         with nn.intercept_methods(interceptor):
-            return generate(model, variables, [[4, 5, 1]], 'greedy', max_length=2)
+            return generate(model, variables, [[4, 5, 1]], Greedy(), max_length=2)
 
     one, other = Halver(), Halver()
     run(one.intercept)

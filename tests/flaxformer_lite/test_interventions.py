@@ -12,6 +12,8 @@ from tiny import slow
 
 import flaxformer_lite
 from flaxformer_lite import interventions
+from flaxformer_lite.decoding import Greedy
+from flaxformer_lite.generation import as_strategy
 from flaxformer_lite.training.batch import source_and_inputs
 
 STRATEGIES = ['greedy', 'beam(beams=3)', 'sample(top_p=0.9)', 'diverse_beam(beams=4)']
@@ -57,7 +59,7 @@ def generate(name, strategy, changes, **options):
     return flaxformer_lite.generate(
         *opened(name),
         batch()['source'],
-        strategy,
+        as_strategy(strategy),
         max_length=6,
         key=jax.random.key(1),
         interventions=changes,
@@ -149,9 +151,9 @@ BEAM = 'beam(beams=3, alpha=0)'
 def test_decoding_with_an_intervention_equals_teacher_forcing_with_it(name, strategy):
     changes = interventions.as_pytree(changes_for(name))
     found = generate(name, strategy, changes)
-    expected = log_p_of(name, found.tokens_BNL[:, 0], changes)
-    np.testing.assert_allclose(found.scores_BN[:, 0], expected, atol=1e-3)
-    plain = log_p_of(name, found.tokens_BNL[:, 0], None)
+    expected = log_p_of(name, found.tokens[:, 0], changes)
+    np.testing.assert_allclose(found.scores[:, 0], expected, atol=1e-3)
+    plain = log_p_of(name, found.tokens[:, 0], None)
     assert np.abs(plain - expected).max() > 1e-2
 
 
@@ -172,13 +174,13 @@ def test_rows_read_their_own_values_after_finished_rows_leave_the_batch():
         ),
     }
     found = flaxformer_lite.generate(
-        model, variables, sources, 'greedy', max_length=9, interventions=changes
+        model, variables, sources, Greedy(), max_length=9, interventions=changes
     )
-    texts = [[int(t) for t in row if t] for row in found.tokens_BNL[:, 0]]
+    texts = [[int(t) for t in row if t] for row in found.tokens[:, 0]]
     assert [len(text) for text in texts] == [4] * 16 + [9] * 4
     rows = flaxformer_lite.make_batch(sources, texts, model=model, length=9)
     expected = teacher_forced_scores(model, variables, rows, changes)
-    np.testing.assert_allclose(found.scores_BN[:, 0], expected, atol=1e-3)
+    np.testing.assert_allclose(found.scores[:, 0], expected, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def test_values_of_equal_shapes_share_one_trace():
     count = len(traces)
     other = run(jnp.float32(3))
     assert len(traces) == count and set(traces) == {1}
-    assert np.abs(first.scores_BN - other.scores_BN).max() > 1e-3
+    assert np.abs(first.scores - other.scores).max() > 1e-3
 
 
 def test_unknown_names_and_wrong_shapes_are_rejected():
@@ -367,7 +369,7 @@ def test_beams_do_not_attend_to_each_other_through_a_changed_pattern():
     found = generate('decoder_only', 'beam(beams=4, alpha=0)', changes, n_best=4)
     changes = interventions.as_pytree(changes)
     for i in range(4):
-        expected = log_p_of('decoder_only', found.tokens_BNL[:, i], changes)
-        exists = np.asarray(found.exists_BN[:, i])
-        scores = found.scores_BN[exists, i]
+        expected = log_p_of('decoder_only', found.tokens[:, i], changes)
+        exists = np.asarray(found.exists[:, i])
+        scores = found.scores[exists, i]
         np.testing.assert_allclose(scores, expected[exists], atol=1e-3)

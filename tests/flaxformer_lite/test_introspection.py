@@ -14,6 +14,7 @@ import flaxformer_lite
 from flaxformer_lite import interventions
 from flaxformer_lite.config import variants
 from flaxformer_lite.interventions.context import with_separate_layers
+from flaxformer_lite.networks import DecoderOverrides
 from flaxformer_lite.training.batch import source_and_inputs
 
 
@@ -161,7 +162,8 @@ def check_skips_a_layer(model, variables, changes):
     found = logits(model, variables, tiny.pairs_batch(), changes)
     flat = flatten_dict(variables, sep='/')
     others = {k: v for k, v in flat.items() if 'encoder/layer_1' not in k}
-    shorter = model.clone(encoder=model.encoder.clone(num_layers=1))
+    decoder = DecoderOverrides(num_layers=model.num_layers)
+    shorter = model.clone(num_layers=1, decoder=decoder)
     expected = logits(shorter, unflatten_dict(others, sep='/'), tiny.pairs_batch())
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.abs(found - logits(model, variables, tiny.pairs_batch())).max() > 1e-2

@@ -56,5 +56,5 @@ def test_search_with_float32_slots_finds_the_same_targets():
         return jax.jit(functools.partial(decode_rows, model, options))(*given)
 
     found, expected = search(True), search(False)
-    np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
-    np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-5)
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)

@@ -14,10 +14,11 @@ from flaxformer_lite import testing
 from flaxformer_lite.config.spec import Component
 from flaxformer_lite.config.variants import LOSSES
 from flaxformer_lite.layers.dense.base import Dense
-from flaxformer_lite.losses.base import Loss
+from flaxformer_lite.losses.base import Loss, Sum
 from flaxformer_lite.losses.focal import Focal
 from flaxformer_lite.ops import loss_of_logits, use_reference
 from flaxformer_lite.special_tokens import SpecialTokens
+from flaxformer_lite.training.batch import source_and_inputs
 from flaxformer_lite.training.loss import as_loss, loss_and_grads, loss_sums
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
@@ -286,9 +287,10 @@ def test_loss_in_chunks_equals_the_reference(text, monkeypatch):
 class Relative(Loss):
     """Σ_v p(v) / q(v), for a second target q without zeros."""
 
-    def token_losses(self, logits_BTV, labels_BT, *more):
-        (q_BTV,) = more
-        return (jax.nn.softmax(logits_BTV) / q_BTV).sum(-1)
+    targets = ('labels', 'q')
+
+    def __call__(self, logits, batch):
+        return (jax.nn.softmax(logits) / batch['q']).sum(-1)
 
 
 @pytest.mark.ci
@@ -381,6 +383,8 @@ def test_later_tokens_are_reported_for_each_number_of_passes():
 def test_loss_can_be_a_spec_a_class_or_an_object():
     assert as_loss('focal') == as_loss(Focal) == as_loss(Focal()) == Focal(gamma=2.0)
     assert hash(as_loss('focal')) == hash(Focal()) and as_loss('[focal]') == Focal()
+    assert as_loss([Focal(), 'z_loss']) == as_loss('[focal, z_loss]')
+    assert as_loss([Focal]) == Focal()
 
 
 @pytest.mark.parametrize(
@@ -390,13 +394,29 @@ def test_loss_can_be_a_spec_a_class_or_an_object():
         ('focal(gamma=-1)', 'gamma must be at least 0'),
         ('focal(beta=1)', "unknown argument 'beta'"),
         ('distillation', 'needs a teacher'),
-        (0.1, '0.1 is not a spec'),
+        (0.1, 'loss: 0.1 is not a spec'),
+        ([], 'loss: the list of losses is empty'),
         (Words, 'Words is not a subclass of Loss'),
     ],
 )
 def test_invalid_loss_is_rejected(loss, message):
     with pytest.raises(ValueError, match=message):
         make_train_step(Words(), tiny.adam(1e-2), loss=loss)
+
+
+def test_loss_of_logits_and_batch_is_that_of_each_label():
+    batch = rows(0)
+    model = Words()
+    model.logit_cap = None
+    logits = model.apply(variables(), *source_and_inputs(batch))
+    logits += variables()['params']['bias'][None, None]
+    loss = Sum((Focal(gamma=1.0), loss_of('distillation')))
+    found = loss(logits, loss.losses[1].prepare(batch))
+    counted = np.where(batch['labels'] != 0, found, 0)
+    sums, _ = loss.sums(model, variables(), batch)
+    np.testing.assert_allclose(sums.loss, counted.sum(), rtol=1e-5)
+    with pytest.raises(ValueError, match=r'r_drop needs the logits of two passes'):
+        loss_of('r_drop')(logits, batch)
 
 
 OWN_LOSS = """
@@ -406,8 +426,8 @@ from flaxformer_lite.losses.base import Loss
 class Large(Loss):
     weight: float = 1.0
 
-    def token_losses(self, logits_BTV, labels_BT, *more):
-        return self.weight * jnp.square(logits_BTV).sum(-1)
+    def __call__(self, logits, batch):
+        return self.weight * jnp.square(logits).sum(-1)
 """
 
 

@@ -13,6 +13,7 @@ import tiny
 from flax import linen as nn
 from tiny import slow
 
+from flaxformer_lite.decoding import Greedy
 from flaxformer_lite.generation import generate
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.masks import padding_known, padding_mask
@@ -116,7 +117,7 @@ def test_padding_of_a_source_may_be_anywhere(settings):
     def results(source):
         source = jnp.array(source, jnp.int32)
         logits = tiny.apply(model, variables, source, inputs)
-        return logits, generate(model, variables, source, 'greedy', max_length=5)
+        return logits, generate(model, variables, source, Greedy(), max_length=5)
 
     expected = results(RIGHT)
     for source in (LEFT, BETWEEN):

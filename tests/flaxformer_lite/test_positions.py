@@ -9,9 +9,10 @@ from flax import linen as nn
 from tiny import apply, normal, normal32
 
 from flaxformer_lite.config import variants
+from flaxformer_lite.decoding import Greedy
 from flaxformer_lite.generation import generate
 from flaxformer_lite.positions.base import Positions
-from flaxformer_lite.positions.learned import LearnedPositions
+from flaxformer_lite.positions.learned import Learned
 from flaxformer_lite.sizes import Sizes
 from flaxformer_lite.validation import Size
 
@@ -66,10 +67,10 @@ def test_tables_limit_the_number_of_positions_of_a_model():
 def test_sentence_longer_than_a_table_is_rejected():
     model = tiny.model(positions='test_positions.Table', num_layers=1)
     variables = tiny.all_variables(model)
-    found = generate(model, variables, [[4, 5, 6, 1]], 'greedy')
-    assert found.tokens_BNL.shape == (1, 1, 4)
+    found = generate(model, variables, [[4, 5, 6, 1]], Greedy())
+    assert found.tokens.shape == (1, 1, 4)
     with pytest.raises(ValueError, match='a source has 5 tokens, but .* for only 4'):
-        generate(model, variables, [[4, 5, 6, 7, 1]], 'greedy')
+        generate(model, variables, [[4, 5, 6, 7, 1]], Greedy())
 
 
 def embedded(text, x_BTD, positions_BT):
@@ -100,7 +101,7 @@ def test_sinusoids_depend_on_positions_rather_than_columns():
 
 
 def test_learned_positions_add_a_row_per_position_and_nan_beyond_the_table():
-    positions = LearnedPositions(max_length=5)
+    positions = Learned(max_length=5)
     x, pos = jnp.ones((1, 6, 6)), jnp.array([[4, 0, 0, 2, 5, 1000]])
     p = tiny.variables(positions, x, pos, method='embed')
     rows = np.asarray(p['params']['table'])

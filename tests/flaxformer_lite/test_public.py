@@ -1,6 +1,11 @@
 """Tests of each public function with each kind of model."""
 
 import functools
+import importlib
+import subprocess
+import sys
+import textwrap
+import types
 
 import jax
 import numpy as np
@@ -11,6 +16,7 @@ from tiny import slow
 
 import flaxformer_lite
 from flaxformer_lite import interventions
+from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.interventions.context import with_separate_layers
 from flaxformer_lite.special_tokens import SpecialTokens
@@ -46,9 +52,8 @@ def model_or_ensemble(request):
 @functools.cache
 def opened(name):
     if name in ENSEMBLES:
-        models, variables = zip(*map(opened, ENSEMBLES[name]), strict=True)
-        variables = flaxformer_lite.ensemble_variables(variables)
-        return flaxformer_lite.ensemble(models), variables
+        ensemble = flaxformer_lite.Ensemble(list(map(opened, ENSEMBLES[name])))
+        return ensemble.model, ensemble.variables
     model = tiny.model(num_layers=1, **MODELS[name])
     return model, tiny.all_variables(model)
 
@@ -67,12 +72,12 @@ def batch_of(model, targets=None):
 def test_generated_targets_have_the_log_probabilities_of_scoring(model_or_ensemble):
     model, variables = model_or_ensemble
     end, sources = model.special_tokens.eos, with_end(model, SOURCES)
-    beam = 'beam(beams=2, alpha=0)'
+    beam = flaxformer_lite.decoding.BeamSearch(beams=2, alpha=0.0)
     found = flaxformer_lite.generate(model, variables, sources, beam, max_length=5)
-    targets = [tokens.tolist() for tokens in found.tokens_BNL[:, 0]]
+    targets = [tokens.tolist() for tokens in found.tokens[:, 0]]
     targets = [tokens[: tokens.index(end) + 1] for tokens in targets]
     scores = tiny.log_probs(model, variables, batch_of(model, targets))
-    np.testing.assert_allclose(scores.log_p.sum(1), found.scores_BN[:, 0], atol=1e-3)
+    np.testing.assert_allclose(scores.log_p.sum(1), found.scores[:, 0], atol=1e-3)
 
 
 def test_logits_of_a_call_have_the_log_probabilities_of_scoring(model_or_ensemble):
@@ -143,15 +148,15 @@ def test_ensemble_needs_models_of_one_vocabulary():
     special = SpecialTokens(padding=1, bos=2, eos=2)
     model = tiny.model()
     for models, message in (
-        ([model, model.clone(vocab_size=14)], 'models: their vocab_size differ'),
+        ([model, model.clone(vocab_size=14)], 'members: their vocab_size differ'),
         (
             [model, model.clone(special_tokens=special)],
-            'models: their special_tokens differ',
+            'members: their special_tokens differ',
         ),
-        ([], 'models: an ensemble needs at least one'),
+        ([], 'members: an ensemble needs at least one'),
     ):
         with pytest.raises(ValueError, match=message):
-            flaxformer_lite.ensemble(models)
+            flaxformer_lite.Ensemble([(model, {}) for model in models])
 
 
 def test_parameters_are_not_variables_and_batches_need_every_array():
@@ -193,6 +198,7 @@ def test_training_and_evaluation_smooth_labels_by_the_same_default():
 
 def test_former_names_raise_errors_that_name_their_replacement():
     for name, replacement in (
+        ('build', 'config.build'),
         ('from_pretrained', 'flaxformer_checkpoints.from_pretrained'),
         ('explanations', 'flaxformer_explain.explanations'),
         ('patch', 'interventions.set_to'),
@@ -200,6 +206,64 @@ def test_former_names_raise_errors_that_name_their_replacement():
     ):
         with pytest.raises(AttributeError, match=replacement):
             getattr(flaxformer_lite, name)
+
+
+def test_each_public_name_is_an_object_of_that_name():
+    for package in [flaxformer_lite, *namespaces()]:
+        shown = {name for name in dir(package) if not name.startswith('__')}
+        assert shown == set(package.__all__), package.__name__
+        for name in package.__all__:
+            found = getattr(package, name)
+            if isinstance(found, type | types.FunctionType | types.ModuleType):
+                assert found.__name__.rpartition('.')[2] == name
+
+
+def test_public_names_are_found_whatever_is_imported_first():
+    code = """
+        import importlib, pkgutil, sys
+        import flaxformer_lite
+        assert 'jax' not in sys.modules
+        path = flaxformer_lite.__path__
+        for module in pkgutil.walk_packages(path, 'flaxformer_lite.'):
+            importlib.import_module(module.name)
+        assert flaxformer_lite.config.build({}, 10).vocab_size == 10
+        assert flaxformer_lite.LossScale.for_model
+        assert set(flaxformer_lite.__all__) < set(dir(flaxformer_lite))
+    """
+    subprocess.run([sys.executable, '-c', textwrap.dedent(code)], check=True)
+
+
+def namespaces():
+    """Returns the packages whose public names are imported at their first use."""
+    found = [getattr(flaxformer_lite, name) for name in flaxformer_lite.__all__]
+    modules = [x for x in found if isinstance(x, types.ModuleType)]
+    assert len(modules) == 16
+    return [module for module in modules if hasattr(module, '__path__')]
+
+
+def test_namespaces_export_the_class_of_each_file_and_describe_it():
+    folders = [*variants.FOLDERS.values(), variants.SCHEDULES, variants.LOSSES]
+    # Models are at the top, and decoding has a namespace for two folders.
+    folders = [x for x in folders if x.package != 'flaxformer_lite.models']
+    exports = {folder: importlib.import_module(folder.package) for folder in folders}
+    for folder in variants.STRATEGIES, variants.PROCESSORS:
+        exports[folder] = flaxformer_lite.decoding
+    for folder, package in exports.items():
+        for name in folder.names():
+            cls = folder.load(name)
+            assert getattr(package, cls.__name__) is cls
+    for package in namespaces():
+        for name in package.__all__:
+            assert f'`{name}' in package.__doc__, (package.__name__, name)
+
+
+def test_unknown_names_raise_errors_with_the_closest_name():
+    for package, name, closest in (
+        (flaxformer_lite, 'init_stat', 'init_state'),
+        (flaxformer_lite.attention, 'softmx', 'Softmax'),
+    ):
+        with pytest.raises(AttributeError, match=f"did you mean '{closest}'"):
+            getattr(package, name)
 
 
 def test_defaults_are_those_of_the_papers_base_model():

@@ -13,7 +13,7 @@ from tiny import apply, float64, normal, normal32, variables
 from flaxformer_lite.config import variants
 from flaxformer_lite.layer_scope import LayerScope, running_layer
 from flaxformer_lite.layers.dropout import Dropout
-from flaxformer_lite.norms.identity import IdentityNorm
+from flaxformer_lite.norms.identity import Identity
 from flaxformer_lite.sizes import Sizes
 from flaxformer_lite.training.batch import source_and_inputs
 from flaxformer_lite.training.train_step import init_variables
@@ -87,7 +87,7 @@ def sublayer(residual, x, y):
 @pytest.mark.ci
 @pytest.mark.parametrize('name', variants.names('residual'))
 def test_dropout_applies_to_the_branch_and_not_to_the_stream(name):
-    residual = build(name, IdentityNorm(), dropout=0.5)
+    residual = build(name, Identity(), dropout=0.5)
     x = apply(residual, {}, X, method='initial_stream')
     p = variables(residual, x, Y, method=sublayer)
 

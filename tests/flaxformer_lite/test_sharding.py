@@ -19,6 +19,7 @@ from tiny import slow
 from flaxformer_lite import sharding, testing
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.decoding import BeamSearch
 from flaxformer_lite.generation import generate
 from flaxformer_lite.layers.dropout import keep_mask
 from flaxformer_lite.ops import loss_of_logits, use_reference
@@ -331,8 +332,8 @@ def test_search_finds_the_targets_of_one_device(sizes):
     model = tiny.model(**SIZES)
     variables = tiny.all_variables(model)
     source_BS = batch_of(8)['source']
-    search = functools.partial(generate, model, strategy='beam(beams=3)')
+    search = functools.partial(generate, model, strategy=BeamSearch(beams=3))
     expected = jax.jit(search)(variables, source_BS)
     found, _ = on_mesh(sizes, search, variables, batch=source_BS)
-    np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
-    np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-4)
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)

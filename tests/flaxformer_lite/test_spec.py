@@ -111,6 +111,11 @@ def test_malformed_spec_is_rejected(text):
         Component.of(text)
 
 
+def test_name_with_hyphens_is_rejected_with_that_of_underscores():
+    with pytest.raises(ValueError, match=r"is not a spec.*; did you mean 'pre_norm'"):
+        Component.of('pre-norm(alpha=1)')
+
+
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """Installs a package that registers a class, a known name and a broken module."""

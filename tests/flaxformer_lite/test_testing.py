@@ -8,14 +8,14 @@ from test_losses import Words, variables
 from tiny import slow
 
 from flaxformer_lite import generation, testing
-from flaxformer_lite.attention.softmax import SoftmaxAttention
+from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.config import variants
 from flaxformer_lite.decoding.processors.base import Processor
-from flaxformer_lite.decoding.strategies.greedy import GreedySearch
-from flaxformer_lite.decoding.strategies.sample import Sampling
+from flaxformer_lite.decoding.strategies.greedy import Greedy
+from flaxformer_lite.decoding.strategies.sample import Sample
 from flaxformer_lite.feed_forward.base import FeedForward
-from flaxformer_lite.feed_forward.relu import ReluFeedForward
-from flaxformer_lite.init.xavier import XavierInit
+from flaxformer_lite.feed_forward.relu import ReLU
+from flaxformer_lite.init.xavier import Xavier
 from flaxformer_lite.kv_cache import Cache
 from flaxformer_lite.losses.base import Loss, label_log_p
 from flaxformer_lite.norms.layer import LayerNorm
@@ -23,7 +23,7 @@ from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.testing import forms, models, parts
 
 
-class SeesTheFuture(ReluFeedForward):
+class SeesTheFuture(ReLU):
     """A convolution that looks ahead."""
 
     @nn.compact
@@ -31,7 +31,7 @@ class SeesTheFuture(ReluFeedForward):
         return super().__call__(x_BTD + jnp.roll(x_BTD, -1, axis=1))
 
 
-class IgnoresThePadding(SoftmaxAttention):
+class IgnoresThePadding(Softmax):
     def __call__(self, q_BTHK, kv, *, positions_BT, mask_BHTS, **others):
         before_BTS = kv.positions_BS[:, None] <= positions_BT[:, :, None]
         mask_BHTS |= before_BTS[:, None]
@@ -55,19 +55,19 @@ class ForgetfulCache(Cache):
         return self, everything
 
 
-class Forgets(SoftmaxAttention):
+class Forgets(Softmax):
     causal_only = True  # which tests it in a decoder alone
 
     def init_cache(self, prefix, valid_BS):
         return ForgetfulCache.starting_with(prefix)
 
 
-class InfiniteSlope(ReluFeedForward):
+class InfiniteSlope(ReLU):
     def activation(self, h_BTF):
         return jnp.sqrt(jnp.maximum(h_BTF, 0.0))
 
 
-class HasTooMany(ReluFeedForward):
+class HasTooMany(ReLU):
     @nn.compact
     def __call__(self, x_BTD):
         self.param('spare', nn.initializers.ones, (3,))
@@ -141,14 +141,14 @@ def test_products_that_accumulate_in_bfloat16_are_found():
         products = forms.products(rounded, models.random_variables(model))
         return forms.float32_sums(products)
 
-    assert finding(ReluFeedForward).holds
+    assert finding(ReLU).holds
     found = finding(Rounds)
     assert not found.holds
     assert found.detail == 'dot_general of bfloat16 accumulates in bfloat16'
 
 
 def test_initial_values_that_are_not_finite_are_found():
-    class Infinite(XavierInit):
+    class Infinite(Xavier):
         def matrix(self, key, fan_in, fan_out, name):
             return super().matrix(key, fan_in, fan_out, name) / 0.0
 
@@ -158,9 +158,9 @@ def test_initial_values_that_are_not_finite_are_found():
 
 @pytest.mark.slow
 def test_component_is_tested_in_all_forms():
-    found = testing.check(ReluFeedForward(bias=False), 'feed_forward')
+    found = testing.check(ReLU(bias=False), 'feed_forward')
     assert len(found) == 15 and all(finding.holds for finding in found)
-    assert models.first_values(parts.model_with(XavierInit, 'init')).holds
+    assert models.first_values(parts.model_with(Xavier, 'init')).holds
 
 
 def test_whole_model_is_tested():
@@ -170,7 +170,7 @@ def test_whole_model_is_tested():
 
 
 def test_component_of_another_device_is_reported_as_untested():
-    class OfAnotherDevice(SoftmaxAttention):
+    class OfAnotherDevice(Softmax):
         backend = 'abacus'
 
     (found,) = testing.check(OfAnotherDevice)
@@ -194,24 +194,24 @@ def test_unknown_component_is_rejected(part, message):
 class Mean(Loss):
     """A mean over all positions, padding included."""
 
-    def token_losses(self, logits_BTV, labels_BT, *more):
-        return label_log_p(logits_BTV, labels_BT) / labels_BT.size
+    def __call__(self, logits, batch):
+        return label_log_p(logits, batch['labels']) / batch['labels'].size
 
 
 class WeightsTheFirstRow(Loss):
-    def token_losses(self, logits_BTV, labels_BT, *more):
-        weight_B1 = 1 / (1 + jnp.arange(len(labels_BT)))[:, None]
-        return weight_B1 * label_log_p(logits_BTV, labels_BT)
+    def __call__(self, logits, batch):
+        weight_B1 = 1 / (1 + jnp.arange(len(logits)))[:, None]
+        return weight_B1 * label_log_p(logits, batch['labels'])
 
 
 class InfiniteCost(Loss):
-    def token_losses(self, logits_BTV, labels_BT, *more):
-        return jnp.sqrt(label_log_p(logits_BTV, labels_BT))
+    def __call__(self, logits, batch):
+        return jnp.sqrt(label_log_p(logits, batch['labels']))
 
 
 class LearnsNothing(Loss):
-    def token_losses(self, logits_BTV, labels_BT, *more):
-        return jnp.ones(labels_BT.shape)
+    def __call__(self, logits, batch):
+        return jnp.ones(batch['labels'].shape)
 
 
 @pytest.mark.ci
@@ -255,25 +255,25 @@ def test_strategies_and_processors_keep_their_contracts(kind, part):
     assert len(found) >= 2 and all(finding.holds for finding in found)
 
 
-class DoublesScores(GreedySearch):
+class DoublesScores(Greedy):
     def __call__(self, inputs, n_best=1):
         found = super().__call__(inputs, n_best)
-        return found._replace(scores_BN=2 * found.scores_BN)
+        return found._replace(scores=2 * found.scores)
 
 
-class FindsNothing(GreedySearch):
+class FindsNothing(Greedy):
     def __call__(self, inputs, n_best=1):
         found = super().__call__(inputs, n_best)
-        return found._replace(exists_BN=jnp.zeros_like(found.exists_BN))
+        return found._replace(exists=jnp.zeros_like(found.exists))
 
 
-class NeverEnds(GreedySearch):
+class NeverEnds(Greedy):
     def __call__(self, inputs, n_best=1):
         found = super().__call__(inputs, n_best)
-        return found._replace(tokens_BNL=jnp.full_like(found.tokens_BNL, 5))
+        return found._replace(tokens=jnp.full_like(found.tokens, 5))
 
 
-class NoiseOfTheBatch(Sampling):
+class NoiseOfTheBatch(Sample):
     """Draws noise that depends on the number of rows."""
 
     def choose(self, state, logits_BNV, total_BNV):

@@ -6,10 +6,10 @@ from typing import Annotated, Any, get_args, get_origin
 import pytest
 
 from flaxformer_lite import validation
-from flaxformer_lite.attention.local import LocalAttention
-from flaxformer_lite.config import build, variants
+from flaxformer_lite.attention.local import Local
+from flaxformer_lite.config import variants
 from flaxformer_lite.layers.dropout import Dropout
-from flaxformer_lite.training.schedules.cosine import CosineSchedule
+from flaxformer_lite.training.schedules.cosine import Cosine
 from flaxformer_lite.validation import Choices, Range
 
 INF, NAN = float('inf'), float('nan')
@@ -66,10 +66,10 @@ def test_values_beyond_their_limits_are_rejected(annotation, value, message):
 @pytest.mark.parametrize(
     ('make', 'field'),
     [
-        (lambda: LocalAttention(window=0), 'window'),
-        (lambda: LocalAttention().clone(window=-1), 'window'),
-        (lambda: Dropout(1.0), 'rate'),
-        (lambda: CosineSchedule(10, INF), 'peak'),
+        (lambda: Local(window=0), 'Local.window'),
+        (lambda: Local().clone(window=-1), 'Local.window'),
+        (lambda: Dropout(1.0), 'Dropout.rate'),
+        (lambda: Cosine(10, INF), 'Cosine.peak'),
     ],
 )
 def test_classes_check_their_attributes(make, field):
@@ -93,29 +93,24 @@ def test_numbers_and_words_among_a_variants_arguments_have_limits(kind):
         component = variants.FOLDERS[kind].find(name)
         limits = []
         for argument, annotation in component.parameters.items():
-            if argument in variants.BUILD_ARGS.get(kind, ()):
-                continue
             limits.append(validation.limit_of(annotation))
             where = f'{name}({argument})'
             assert annotation is not inspect.Parameter.empty, f'{where} has no type'
             assert not isinstance(annotation, str), f'{where}: a type, not its name'
-            assert not lacks_limit(annotation), f'{where}: give it a Range or Choices'
+            has_limit = argument == 'dtype' or not lacks_limit(annotation)
+            assert has_limit, f'{where}: give it a Range or Choices'
         is_checked = issubclass(component.cls, validation.Checked)
         assert is_checked or not any(limits), f'{name}: nothing checks its limits'
 
 
-def test_given_lists_the_arguments_that_build_passes_to_each_kind(monkeypatch):
-    given_to = {}
-    make = variants.make
-
-    def remember(field, text, **given):
-        kind = field.rpartition('.')[2]
-        given_to.setdefault(kind, set()).add(tuple(given))
-        return make(field, text, **given)
-
-    monkeypatch.setattr(variants, 'make', remember)
-    build.model({'dense': 'lora'}, 9)
-    assert given_to == {kind: {given} for kind, given in variants.BUILD_ARGS.items()}
+@pytest.mark.parametrize('kind', sorted(set(variants.FOLDERS) - {'architecture'}))
+def test_components_need_no_arguments_that_the_model_sets(kind):
+    for name in variants.names(kind):
+        cls = variants.FOLDERS[kind].find(name).cls
+        parameters = inspect.signature(cls).parameters
+        for argument in getattr(cls, 'set_by_model', ()):
+            assert parameters[argument].default is not inspect.Parameter.empty
+            assert argument not in variants.arguments(kind, name)
 
 
 @pytest.mark.parametrize(

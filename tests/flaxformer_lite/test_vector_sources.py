@@ -35,7 +35,7 @@ def test_one_hot_vectors_equal_tokens(architecture):
     def results(sources):
         batch = flaxformer_lite.make_batch(sources, TARGETS)
         scores = log_probs(model, p, batch).log_p
-        beam = 'beam(beams=3)'
+        beam = flaxformer_lite.decoding.BeamSearch(beams=3)
         found = flaxformer_lite.generate(model, p, sources, beam, max_length=6)
         return scores, found
 

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import inspect
 import pkgutil
 import re
 
@@ -10,8 +11,8 @@ import pages
 
 import flaxformer_lite
 from configs.sweeps import table3
+from docs.hooks import api
 from experiments.sweeps import schema
-from flaxformer_lite import public
 
 TABLE_3 = pages.text('docs/how_to/table3.md')
 
@@ -59,8 +60,13 @@ def test_troubleshooting_quotes_messages_of_the_code():
             assert len(words.split()) <= 2 or words in code, words
 
 
+def api_page():
+    page = (pages.ROOT / 'docs/reference/api.md').read_text('utf-8')
+    return api.on_page_markdown(page)
+
+
 def test_api_page_lists_existing_members():
-    page = pages.text('docs/reference/api.md')
+    page = api_page()
     listed = re.findall(
         r'^::: (\S+)\n(?:    .*\n)*?.*members: \[(.*)\]', page, re.MULTILINE
     )
@@ -68,25 +74,37 @@ def test_api_page_lists_existing_members():
         for member in members.split(', '):
             assert hasattr(importlib.import_module(module), member), member
     modules = [module for module, _ in listed]
-    assert 'flaxformer_lite.decoding' in modules and len(modules) > 3
+    assert 'flaxformer_explain.explanations.lens' in modules and len(modules) > 3
     for name in set(re.findall(r'^::: (\S+)$', page, re.MULTILINE)) - set(modules):
         assert pkgutil.resolve_name(name)
 
 
 def test_api_page_lists_every_public_name():
-    listed = re.findall(
-        r'^::: (\S+)$', pages.text('docs/reference/api.md'), re.MULTILINE
-    )
-    names = {name for path in listed for name in path.split('.')}
-    assert set(flaxformer_lite.__all__) <= names
-    exported = {name for name in vars(public) if not name.startswith('_')}
-    assert exported == set(flaxformer_lite.__all__)
+    page = api_page()
+    headings = re.findall(r'^(?:##+ |      heading: )fl\.(\S+)$', page, re.MULTILINE)
+    losses = 'fl.losses.CrossEntropy(label_smoothing: float = 0.1)'
+    assert f'### fl.losses.CrossEntropy\n\n```python\n{losses}\n' in page
+    assert set(flaxformer_lite.__all__) <= set(headings)
+    assert {'losses.Focal', 'sharding.place', 'blocks.Sequential'} <= set(headings)
+    for name, path in api.public_paths().items():
+        found = pkgutil.resolve_name(name.replace('fl.', 'flaxformer_lite:', 1))
+        assert found is pkgutil.resolve_name(path), name
+
+
+def test_cheat_sheet_names_existing_classes_and_arguments():
+    page = pages.text('docs/reference/cheat_sheet.md')
+    names = set(re.findall(r'`fl\.([\w.]+)', page))
+    assert len(names) > 40
+    for name in names:
+        assert pkgutil.resolve_name(f'flaxformer_lite:{name}'), name
+    for name, arguments in re.findall(r'`fl\.([\w.]+)\(([^`]*)\)`', page):
+        taken = inspect.signature(pkgutil.resolve_name(f'flaxformer_lite:{name}'))
+        for argument in re.findall(r'(?:^|, )(\w+)=', arguments):
+            assert argument in taken.parameters, (name, argument)
 
 
 def test_library_errors_name_existing_members():
-    listed = re.findall(
-        r'^::: (\S+)$', pages.text('docs/reference/api.md'), re.MULTILINE
-    )
+    listed = re.findall(r'^::: (\S+)$', api_page(), re.MULTILINE)
     classes = {path.rpartition('.')[2]: pkgutil.resolve_name(path) for path in listed}
     named = re.findall(r'\b([A-Z]\w+)\.(\w+)', '\n'.join(errors_in_code()))
     assert ('LossScale', 'for_model') in named

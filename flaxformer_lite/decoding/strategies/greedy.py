@@ -4,7 +4,7 @@ from flaxformer_lite.decoding.strategies.base import Strategy, flat
 from flaxformer_lite.ops.top_k import top_k_indices
 
 
-class GreedySearch(Strategy):
+class Greedy(Strategy):
     """The most likely token at each step."""
 
     def choose(self, state, logits_BNV, total_BNV):

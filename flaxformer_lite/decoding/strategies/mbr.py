@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.decoding.result import DecodeResult
-from flaxformer_lite.decoding.strategies.sample import Sampling
+from flaxformer_lite.decoding.strategies.sample import Sample
 from flaxformer_lite.validation import Size
 
 # (y_L, length, reference_L, length) → u, on token ids without the end token.
@@ -16,7 +16,7 @@ Utility = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 _ORDER = 4  # longest n-grams
 
 
-class MBRDecoding(Sampling):
+class MBR(Sample):
     """The sampled translation with the highest mean utility.
 
     The mean utility of y is 1/S Σ_s u(y, y_s) over all samples y_s (Eikema and Aziz
@@ -36,12 +36,12 @@ class MBRDecoding(Sampling):
         if self.utility is not None and not callable(self.utility):
             raise ValueError(
                 f'utility must be a function of token ids, not {self.utility!r}. Leave '
-                'it out, or give one such as MBRDecoding(utility=f).'
+                'it out, or give one such as MBR(utility=f).'
             )
 
     @property
-    def sampler(self) -> Sampling:
-        return Sampling(self.temperature, self.top_k, self.top_p)
+    def sampler(self) -> Sample:
+        return Sample(self.temperature, self.top_k, self.top_p)
 
     def __call__(self, inputs, n_best=1):
         utility = gleu if self.utility is None else self.utility
@@ -55,10 +55,10 @@ class MBRDecoding(Sampling):
             return self.sampler(inputs._replace(keys_B=keys_B), n_best)
 
         samples_SB1 = jax.lax.map(draw, keys_SB)
-        tokens_SBL = samples_SB1.tokens_BNL[:, :, 0]
+        tokens_SBL = samples_SB1.tokens[:, :, 0]
         lengths_SB = (tokens_SBL != inputs.padding).sum(-1) - 1  # without the end token
         means_SB = _mean_utilities(utility, tokens_SBL, lengths_SB)
-        exists_SB = samples_SB1.exists_BN[:, :, 0]
+        exists_SB = samples_SB1.exists[:, :, 0]
         best_B = jnp.where(exists_SB, means_SB, -jnp.inf).argmax(0)
         rows_B = jnp.arange(len(best_B))
         return DecodeResult(*(x_SB1[best_B, rows_B] for x_SB1 in samples_SB1))

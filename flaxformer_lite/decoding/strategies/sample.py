@@ -10,7 +10,7 @@ from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.validation import Range
 
 
-class Sampling(Strategy):
+class Sample(Strategy):
     """Samples each token from the logits that `filter_logits` returns.
 
     Attributes:

@@ -4,7 +4,7 @@ Without a cache, the tokens attend to each other. With a cache, each token exten
 hypothesis: it joins the cache and attends to it.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from flax import linen as nn
@@ -12,6 +12,7 @@ from flax import linen as nn
 from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.masks import AttentionContext
+from flaxformer_lite.sizes import SET_BY_MODEL
 from flaxformer_lite.validation import Checked
 
 
@@ -29,9 +30,16 @@ class Block(Checked, nn.Module):
         softmax (Zhang et al. 2025, "T5Gemma 2").
     """
 
-    self_attention: MultiHeadAttention
-    feed_forward: nn.Module
-    residual: nn.Module
+    set_by_model: ClassVar[tuple[str, ...]] = (
+        'self_attention',
+        'feed_forward',
+        'residual',
+        'cross_attention',
+        'merged',
+    )
+    self_attention: MultiHeadAttention = SET_BY_MODEL
+    feed_forward: nn.Module = SET_BY_MODEL
+    residual: nn.Module = SET_BY_MODEL
     cross_attention: MultiHeadAttention | None = None
     merged: bool = False
 

@@ -6,7 +6,7 @@ from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.taps import tap
 
 
-class ParallelBlock(Block):
+class Parallel(Block):
     """Block whose sublayers all read the same h; their sum joins the stream once.
 
     In a decoder, cross-attention is one of them.

@@ -6,7 +6,7 @@ from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.taps import tap
 
 
-class SequentialBlock(Block):
+class Sequential(Block):
     """Self-attention, cross-attention in a decoder, then the feed-forward network."""
 
     @nn.compact

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.layer_scope import publish, published
-from flaxformer_lite.layers.blocks.sequential import SequentialBlock
+from flaxformer_lite.layers.blocks.sequential import Sequential
 from flaxformer_lite.validation import Range
 
 _NAME = 'first_values'
 
 
-class ValueResidualBlock(SequentialBlock):
+class ValueResidual(Sequential):
     """Sequential block whose self-attention reads values λ₁ V₁ + λ₂ V.
 
     V₁ are the values of the same tokens in the stack's first such layer. λ₁ = λ₂ = 0.5

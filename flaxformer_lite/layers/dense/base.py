@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from flaxformer_lite.init.base import Init
-from flaxformer_lite.init.xavier import XavierInit
+from flaxformer_lite.init.xavier import Xavier
 from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.sharding import gather
 from flaxformer_lite.validation import Checked, Size
@@ -32,13 +32,20 @@ class Dense(Checked, nn.Module):
       dtype: Compute dtype. Parameters and results are float32.
     """
 
+    set_by_model: ClassVar[tuple[str, ...]] = (
+        'features',
+        'input_axes',
+        'bias',
+        'dtype',
+        'kernel_init',
+    )
     trained_parameters: ClassVar[tuple[str, ...]] = ()
 
     features: tuple[int, ...] = ()
     input_axes: Size = 1
     bias: bool = True
     dtype: DTypeLike = jnp.float32
-    kernel_init: Init = XavierInit()
+    kernel_init: Init = Xavier()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -14,7 +14,7 @@ from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.validation import Range, Regex, Size
 
 
-class LoRADense(Dense):
+class LoRA(Dense):
     """y = x V with V = W + s A B and s = α / r. Only A and B are trained.
 
     A is D × r and starts uniform within ±1/√D. B is r × F and starts at 0. With `dora`,

@@ -8,8 +8,8 @@ from flaxformer_lite.validation import FrozenDataclass
 class Schedule(FrozenDataclass):
     """Learning rate as a function of the number of updates; an optax schedule.
 
-    Annotated attributes are arguments. The run provides `d_model` and `steps`, the
-    total number of steps, to schedules that have them.
+    Annotated attributes are arguments. In a config, `d_model` and `steps`, the total
+    number of steps, are not: they are those of the training.
     """
 
     def __call__(self, count: jax.Array | int) -> jax.Array:

@@ -6,15 +6,15 @@ from flaxformer_lite.training.schedules.base import Schedule
 from flaxformer_lite.validation import Positive, Rate, Size
 
 
-class CosineSchedule(Schedule):
+class Cosine(Schedule):
     """Linear warmup to `peak` in w updates, then cosine decay towards 0.
 
     Attributes:
-      steps: Total number of steps; provided by the run.
+      steps: Total number of steps; in a config, those of the training.
       warmup: w, as a fraction of all updates.
 
     Examples:
-      >>> rate = CosineSchedule(steps=100, peak=1e-3, warmup=0.1)
+      >>> rate = Cosine(steps=100, peak=1e-3, warmup=0.1)
       >>> [f'{rate(count):.1e}' for count in (0, 9, 54, 99)]
       ['1.0e-04', '1.0e-03', '5.1e-04', '3.0e-07']
     """

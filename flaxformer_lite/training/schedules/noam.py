@@ -6,15 +6,15 @@ from flaxformer_lite.training.schedules.base import Schedule
 from flaxformer_lite.validation import Positive, Size
 
 
-class NoamSchedule(Schedule):
+class Noam(Schedule):
     """factor · d_model^−0.5 · min(s^−0.5, s · warmup^−1.5), s from 1 (equation 3).
 
     Attributes:
-      d_model: Provided by the run.
+      d_model: Width of the model; in a config, that of its model.
       warmup: Number of updates until the highest rate.
 
     Examples:
-      >>> rate = NoamSchedule(d_model=512)
+      >>> rate = Noam(d_model=512)
       >>> [f'{rate(count):.1e}' for count in (0, 3999, 99_999)]
       ['1.7e-07', '7.0e-04', '1.4e-04']
     """

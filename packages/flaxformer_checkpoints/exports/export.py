@@ -13,7 +13,7 @@ from flaxformer_checkpoints.exports import huggingface, to_ctranslate2, to_peft
 from flaxformer_checkpoints.exports.trained import Trained
 from flaxformer_checkpoints.tokenizer import HuggingfaceTokenizer
 from flaxformer_lite import adapters
-from flaxformer_lite.config import build
+from flaxformer_lite.config import builder
 from flaxformer_lite.config.spec import Component
 
 # Format → the package that writes it, and the extra that installs the package.
@@ -87,7 +87,7 @@ def _as_exported(run: OpenedRun) -> Trained:
     if not fields:
         return Trained(config, run.tokenizer, model, variables)
     config = dataclasses.replace(config, model=config.model.with_values(fields))
-    plain = build.model(
+    plain = builder.build(
         config.model, model.vocab_size, model.special_tokens, model.source_vocab_size
     )
     return Trained(config, run.tokenizer, plain, variables)

@@ -28,7 +28,7 @@ from flaxformer_checkpoints.tokenizer import (
     GENERATION,
     HuggingfaceTokenizer,
 )
-from flaxformer_lite.config import build
+from flaxformer_lite.config import builder
 from flaxformer_lite.models.base import Model
 
 # Maximum difference of logits due to a family's ε: absolute, or relative to the
@@ -117,7 +117,7 @@ def write_published(trained: Trained, folder: Path) -> None:
 
 def _exported_family(trained: Trained, model_type: str) -> str:
     adapted = load.family_of(model_type).adapted
-    if not adapted or not trained.model.has_decoder_beside_encoder:
+    if not adapted or 'encoder' not in trained.model.stacks():
         return model_type
     if not trained.config.model.merged_attention:
         raise UserError(
@@ -194,7 +194,7 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
     """
     source = draw_tokens(trained.model, 16)
     inputs = draw_tokens(trained.model, 15)
-    theirs = build.model(*found.described)
+    theirs = builder.build(*found.described)
     ours = logits(trained.model, trained.variables, source, inputs)
     other = logits(theirs, found.variables, source, inputs)
     difference = float(abs(ours - other).max())

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.errors import UserError
 from flaxformer_checkpoints.families._entries import Spec, written
-from flaxformer_lite.config import build, variants
+from flaxformer_lite.config import builder, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
@@ -93,7 +93,7 @@ def _with_arguments(model: ConvertedModel, field: str, entry: Spec) -> Converted
 
 def with_biases(model: ConvertedModel, vocab_size: int) -> ConvertedModel:
     """Adds biases of zeros, which change nothing."""
-    built = build.model(model.config, vocab_size)
+    built = builder.build(model.config, vocab_size)
     shapes = jax.eval_shape(lambda: init_variables(built, jax.random.key(0)))
     given = dict(jax.tree.leaves_with_path(model.variables))
 

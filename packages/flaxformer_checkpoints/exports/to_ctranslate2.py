@@ -20,7 +20,7 @@ from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.errors import UserError
 from flaxformer_checkpoints.exports import normalization, rewrite
 from flaxformer_checkpoints.exports.trained import Trained, draw_tokens, logits
-from flaxformer_lite.config import build, schema
+from flaxformer_lite.config import builder, schema
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Component
 from flaxformer_lite.training.batch import make_batch
@@ -68,7 +68,7 @@ def write(trained: Trained, folder: Path, quantization: str | None = None) -> No
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     own = own.with_fields(dtype='float32')
     check_model(own.config)
-    model = build.model(own.config, trained.model.vocab_size)
+    model = builder.build(own.config, trained.model.vocab_size)
     trained = trained._replace(model=model, variables=own.variables)
     _save(_model_spec(trained, own.config), folder, 'float32')
     check_scores(folder, trained)
@@ -121,8 +121,9 @@ def _model_spec(trained: Trained, config: ModelConfig) -> Any:
     model: Any = trained.model
     params = jax.tree.map(np.array, trained.variables['params'])
     rows = max(_POSITIONS, trained.longest)
-    encoder = _stack_spec(model.encoder, params['encoder'], rows)
-    decoder = _stack_spec(model.decoder, params['decoder'], rows)
+    stacks = model.stacks()
+    encoder = _stack_spec(stacks['encoder'], params['encoder'], rows)
+    decoder = _stack_spec(stacks['decoder'], params['decoder'], rows)
     shared = params['embedding']
     encoder.embeddings[0].weight = params.get('source_embedding', shared)
     encoder.scale_embeddings = config.scale_embeddings
@@ -136,7 +137,7 @@ def _model_spec(trained: Trained, config: ModelConfig) -> Any:
     decoder.projection.bias = bias_V
     scale = model.dense.kernel_init.logit_scale
     if config.scale_logits:
-        scale *= model.d_model**-0.5
+        scale *= model.target_d_model**-0.5
     decoder.scale_outputs = np.float32(scale)
 
     whole: Any = transformer_spec.TransformerSpec(encoder, decoder)
@@ -148,7 +149,8 @@ def _model_spec(trained: Trained, config: ModelConfig) -> Any:
     whole.config.decoder_start_token = pieces[BOS]
     whole.config.eos_token = pieces[EOS]
     whole.config.add_source_eos = True
-    whole.config.layer_norm_epsilon = model.encoder.block.residual.norm.epsilon
+    norm = stacks['encoder'].block.residual.norm
+    whole.config.layer_norm_epsilon = norm.epsilon
     return whole
 
 
@@ -167,10 +169,10 @@ def _options(stack: Any, params: Params) -> dict[str, Any]:
         ffn_glu='gate' in params['layer_0']['feed_forward'],
         rms_norm=not block.residual.norm.biased,
         qk_norm=block.self_attention.core_attention.query_key_norm,
-        relative_attention_bias=_is(positions, 'T5Positions'),
-        relative_position=_is(positions, 'ShawPositions'),
+        relative_attention_bias=_is(positions, 'T5'),
+        relative_position=_is(positions, 'Shaw'),
     )
-    if _is(positions, 'RotaryPositions'):
+    if _is(positions, 'Rotary'):
         options['rotary_dim'] = sizes.d_k
         options['rotary_base'] = positions.max_wavelength
     return options
@@ -184,9 +186,9 @@ def _activation(feed_forward: Any) -> Any:
     from ctranslate2.specs.common_spec import Activation
 
     name = type(feed_forward).__name__
-    if name == 'ReluFeedForward':
+    if name == 'ReLU':
         return Activation.RELU
-    if name in ('SiluFeedForward', 'SwiGLU'):
+    if name in ('SiLU', 'SwiGLU'):
         return Activation.SWISH
     if feed_forward.tanh:
         return Activation.GELUTanh
@@ -207,7 +209,7 @@ def _stack_spec(stack: Any, params: Params, rows: int) -> Any:
         _fill_norm(theirs.layernorm_embedding, params['embedding_norm'], offset)
     if 'final' in params:
         _fill_norm(theirs.layer_norm, params['final']['norm'], offset)
-    if not positions.in_attention and not _is(positions, 'T5Positions'):
+    if not positions.in_attention and not _is(positions, 'T5'):
         table_TD = _table(stack, params.get('positions', {}), rows)
         theirs.position_encodings.encodings = table_TD
     for i, layer in enumerate(theirs.layer):
@@ -215,7 +217,7 @@ def _stack_spec(stack: Any, params: Params, rows: int) -> Any:
         _fill_attention(
             layer.self_attention, block.self_attention, ours['self_attention']
         )
-        if _is(positions, 'T5Positions'):
+        if _is(positions, 'T5'):
             # All layers refer to the stack's single table.
             _fill_biases(layer.self_attention, positions, params['positions'])
         norms = [layer.self_attention.layer_norm]
@@ -277,7 +279,7 @@ def _fill_attention(theirs: Any, attention: Any, params: Params) -> None:
     kernel = kernel_HUD.reshape(-1, kernel_HUD.shape[-1])
     _fill_linear(out, {**params['out_proj'], 'kernel': kernel})
     _fill_query_key_norm(theirs, attention.core_attention, params)
-    if _is(attention.positions, 'ShawPositions'):
+    if _is(attention.positions, 'Shaw'):
         theirs.relative_position_keys = params['positions']['key']
         theirs.relative_position_values = params['positions']['value']
 

@@ -21,7 +21,7 @@ from flaxformer_checkpoints.tokenizer import CONFIG, HuggingfaceTokenizer
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Component
-from flaxformer_lite.layers.dense.lora import LoRADense
+from flaxformer_lite.layers.dense.lora import LoRA
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.training import freezing
 from flaxformer_lite.validation import quote
@@ -42,7 +42,7 @@ def write(run: OpenedRun, plain: Trained, folder: Path) -> None:
     from safetensors.flax import save_file
 
     dense: Any = run.model.dense
-    if not isinstance(dense, LoRADense):
+    if not isinstance(dense, LoRA):
         raise UserError('--to=peft: the run has no adapters. Use --to=huggingface.')
     theirs = _published_config(run)
     family = load.family_of(theirs['model_type'])
@@ -118,7 +118,7 @@ def _without_dropout(name: str, value: Any) -> Any:
 
 
 def _to_peft_arrays(
-    dense: LoRADense, kernel: arrays.Array, layer: dict[str, jax.Array]
+    dense: LoRA, kernel: arrays.Array, layer: dict[str, jax.Array]
 ) -> dict[str, jax.Array]:
     # A family may order the features of a head differently.
     features = -1, kernel.shape[-1]
@@ -134,7 +134,7 @@ def _to_peft_arrays(
     return found
 
 
-def _settings(run: OpenedRun, dense: LoRADense, modules: list[str]) -> dict[str, Any]:
+def _settings(run: OpenedRun, dense: LoRA, modules: list[str]) -> dict[str, Any]:
     source = warm_start.read_record(run.path)['run']
     published = run.config.init_from if hub.is_converted(source) else ''
     name, _, revision = published.partition('@')

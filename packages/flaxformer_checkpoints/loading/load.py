@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from flaxformer_checkpoints.families.base import Described, Family
 from flaxformer_checkpoints.loading import arrays, folder
-from flaxformer_lite.config import build
+from flaxformer_lite.config import builder
 from flaxformer_lite.config.spec import Folder
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
@@ -90,7 +90,7 @@ def from_pretrained(
         config = dataclasses.replace(described.config, dtype=dtype)
         described = described._replace(config=config)
         try:
-            model = build.model(*described)
+            model = builder.build(*described)
             table = arrays.table(family, config, model)
             table = arrays.resolve_aliases(table, weights.shapes)
             arrays.check_names(family, table, weights.shapes)
@@ -154,7 +154,7 @@ def to_pretrained(
       ValueError: The family is unknown, or doesn't support the model; names the field.
     """
     family = family_of(model_type)
-    model = build.model(*described)
+    model = builder.build(*described)
     table = arrays.table(family, described.config, model)
     config = family.write(described, [array.name for array in table])
     separate = unstack_layers(variables) if model.scans_layers else variables

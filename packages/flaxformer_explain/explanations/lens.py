@@ -142,4 +142,4 @@ def _read(model, variables, stream_LBTD, translators):
 
 
 def _logits_of(model, stream_BTD):
-    return model.unembed(model.decoder.final.final_norm(stream_BTD))
+    return model.unembed(model.decoder_stack.final.final_norm(stream_BTD))

@@ -20,7 +20,7 @@ from experiments.costs import flops
 from experiments.costs import ledger as costs_ledger
 from experiments.errors import UserError
 from flaxformer_lite import remat
-from flaxformer_lite.config import build, variants
+from flaxformer_lite.config import builder, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.sizes import Sizes
 from flaxformer_lite.training.loss import loss_and_grads
@@ -121,7 +121,7 @@ def test_number_of_rows_is_that_of_batches(multiple, rows):
 
 def test_parameters_and_bytes_match_a_built_model():
     config = small(residual='pre_norm', positions='learned', tie='none', num_layers=1)
-    model = build.model(config.model, V)
+    model = builder.build(config.model, V)
     shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))['params']
     arrays = jax.tree.leaves(shapes)
     costs = ledger(config)

@@ -74,7 +74,7 @@ def test_run_translates_and_scores_arrays_by_name():
         run.model,
         run.variables,
         [ARRAYS[name]],
-        'greedy',
+        flaxformer_lite.decoding.Greedy(),
         # The limit of the config: its extra length, without the end token.
         max_length=len(ARRAYS[name]) - 1 + FIELDS['evaluation.extra_length'],
     )

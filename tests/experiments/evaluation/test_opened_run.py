@@ -105,11 +105,12 @@ def test_intervention_changes_translations_scores_and_records(run):
     lines = [source for source, _ in PAIRS]
     plain = run.translate(lines), run.score(PAIRS)
 
+    greedy = flaxformer_lite.decoding.Greedy()
     expected = flaxformer_lite.generate(
-        MODEL, run.variables, ROWS[0], 'greedy', max_length=6, interventions=edits
+        MODEL, run.variables, ROWS[0], greedy, max_length=6, interventions=edits
     )
     for text, row_L in zip(
-        changed.translate(lines), expected.tokens_BNL[:, 0], strict=True
+        changed.translate(lines), expected.tokens[:, 0], strict=True
     ):
         tokens = [int(token) for token in text.split()]
         assert tokens and tokens == row_L[: len(tokens)].tolist()

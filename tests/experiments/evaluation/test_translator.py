@@ -101,11 +101,11 @@ def test_search_on_four_devices_equals_search_on_one(settings):
     program = compilation.compile_program(jax.jit(search), *placed)
     assert not collectives(program)
     result = program(*placed)
-    assert result.scores_BN.sharding.is_equivalent_to(mesh.make_mesh().rows(), 2)
-    np.testing.assert_array_equal(result.tokens_BNL, expected.tokens_BNL)
-    np.testing.assert_array_equal(result.exists_BN, expected.exists_BN)
-    np.testing.assert_allclose(result.scores_BN, expected.scores_BN, rtol=1e-5)
-    lengths = (np.asarray(result.tokens_BNL[:, 0]) != 0).sum(-1).reshape(4, -1)
+    assert result.scores.sharding.is_equivalent_to(mesh.make_mesh().rows(), 2)
+    np.testing.assert_array_equal(result.tokens, expected.tokens)
+    np.testing.assert_array_equal(result.exists, expected.exists)
+    np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-5)
+    lengths = (np.asarray(result.tokens[:, 0]) != 0).sum(-1).reshape(4, -1)
     assert len(set(lengths.max(1))) > 1  # so the devices' loops have unequal lengths
 
 

@@ -18,7 +18,7 @@ from experiments.config import components, load
 from experiments.errors import UserError
 from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite import testing
-from flaxformer_lite.config import build, variants
+from flaxformer_lite.config import builder, variants
 from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.training.train_step import (
     init_state,
@@ -39,7 +39,7 @@ def config(**settings):
 
 
 def make(config, steps=100):
-    model = build.model(config.model, vocab_size=11)
+    model = builder.build(config.model, vocab_size=11)
     return components.make_optimizer(config).build(model, steps)
 
 
@@ -406,7 +406,7 @@ def change_of_logits(init, width):
     config.model.update(sizes)
     config.optimizer.schedule = 'constant_schedule(value=0.01)'
     config = load.from_config_dict(config)
-    model = build.model(config.model, tiny.VOCAB)
+    model = builder.build(config.model, tiny.VOCAB)
     update, _ = components.make_optimizer(config).build(model)
     state = init_state(model, update, jax.random.key(0))
     rows = tiny.batch([[pair] for pair in tiny.PAIRS])

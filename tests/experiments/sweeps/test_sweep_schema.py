@@ -91,7 +91,7 @@ PYTHON_FILE = """
 import numpy as np
 
 from experiments.metrics.chrf import Chrf
-from flaxformer_lite.attention.local import LocalAttention
+from flaxformer_lite.attention.local import Local
 from flaxformer_lite.losses.focal import Focal
 from flaxformer_lite.norms.rms import RMSNorm
 
@@ -103,7 +103,7 @@ class Own(RMSNorm):
 def get_config():
     return {fields!r} | dict({changes})
 """
-LOCAL = 'flaxformer_lite.attention.local.LocalAttention'
+LOCAL = 'flaxformer_lite.attention.local.Local'
 RMS = 'flaxformer_lite.norms.rms.RMSNorm'
 FOCAL = 'flaxformer_lite.losses.focal.Focal'
 
@@ -117,7 +117,7 @@ def load_python(folder, changes):
 def test_arm_may_have_classes_objects_and_numpy_numbers(tmp_path):
     own = """{
         'model.norm': RMSNorm,
-        'model.attention': LocalAttention(window=4),
+        'model.attention': Local(window=4),
         'train': {'loss': Focal(gamma=3)},
         'model.d_ff': np.int64(64),
         'model.dropout': np.float32(0.5),

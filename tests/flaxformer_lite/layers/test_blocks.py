@@ -15,11 +15,11 @@ from tiny import record, slow
 
 from flaxformer_lite import testing
 from flaxformer_lite.layer_scope import publish
-from flaxformer_lite.layers.blocks.parallel import ParallelBlock
-from flaxformer_lite.layers.blocks.sequential import SequentialBlock
+from flaxformer_lite.layers.blocks.parallel import Parallel
+from flaxformer_lite.layers.blocks.sequential import Sequential
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.masks import AttentionContext, TokenBatch
-from flaxformer_lite.norms.identity import IdentityNorm
+from flaxformer_lite.norms.identity import Identity
 from flaxformer_lite.residual.none import NoResidual
 from flaxformer_lite.residual.pre_norm import PreNorm
 from flaxformer_lite.testing.finding import broken
@@ -56,7 +56,7 @@ def parallel(x):
 
 
 @pytest.mark.parametrize(
-    ('kind', 'expected'), [(ParallelBlock, parallel), (SequentialBlock, sequential)]
+    ('kind', 'expected'), [(Parallel, parallel), (Sequential, sequential)]
 )
 def test_sublayers_run_in_sequence_or_in_parallel(kind, expected):
     block = kind(
@@ -91,7 +91,7 @@ def test_documented_block_convolves_each_sentence_of_a_packed_row(convolution):
     block = convolution(
         self_attention=Times(2.0),
         feed_forward=Times(1.0),
-        residual=NoResidual(norm=IdentityNorm(), dropout=Dropout(0.0)),
+        residual=NoResidual(norm=Identity(), dropout=Dropout(0.0)),
         width=width,
     )
     w_JD, x_TD = tiny.normal(width, 5), tiny.normal(sum(lengths) + 1, 5, seed=1)
@@ -163,7 +163,7 @@ def test_layers_without_attention_are_left_out_of_recorded_weights(convolution):
 
 
 def test_block_without_attention_cannot_be_merged(convolution):
-    with pytest.raises(ValueError, match='model.block=.* no self-attention to merge'):
+    with pytest.raises(ValueError, match='model.block: .* no self-attention to merge'):
         tiny.model(block=convolution, merged_attention=True)
     with pytest.raises(ValueError, match='model.block: .* not a subclass of Block'):
         tiny.model(block='my_blocks._Last')
@@ -213,7 +213,7 @@ def test_value_residual_reads_the_first_layer_of_its_kind():
     np.testing.assert_allclose(found[f'{layer}/z'], expected, atol=1e-5)
 
 
-class Undeclared(SequentialBlock):
+class Undeclared(Sequential):
     def keep(self, h_BTD, positions_BT):
         publish('input', h_BTD)
         return super().keep(h_BTD, positions_BT)
@@ -263,7 +263,7 @@ def test_merged_attention_is_one_softmax_over_source_and_target():
     """T5Gemma 2 (2512.14856). test_contracts covers cached decoding."""
     fields = dict(positions='rotary', attention='local(window=2)', num_layers=1)
     model = tiny.model(merged_attention=True, **fields)
-    block = model.decoder.block
+    block = model.stacks()['decoder'].block
     p = tiny.parameters(model)['decoder']['layer_0']
     x_BTD, e_BSD = (tiny.normal(2, n, 12, seed=n) for n in (3, 4))
     source = TokenBatch.from_tokens(jnp.array([[4, 5, 6, 1], [7, 1, 0, 0]]))

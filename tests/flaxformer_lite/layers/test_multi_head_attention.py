@@ -8,12 +8,12 @@ import tiny
 from flax import linen as nn
 from tiny import apply, float64, normal, sigmoid, slow, variables
 
-from flaxformer_lite.attention.blockwise import BlockwiseAttention
-from flaxformer_lite.attention.differential import DifferentialAttention
-from flaxformer_lite.attention.differential_v2 import DifferentialV2Attention
-from flaxformer_lite.attention.forgetting import ForgettingAttention
-from flaxformer_lite.attention.gated import GatedAttention
-from flaxformer_lite.attention.softmax import SoftmaxAttention
+from flaxformer_lite.attention.blockwise import Blockwise
+from flaxformer_lite.attention.differential import Differential
+from flaxformer_lite.attention.differential_v2 import DifferentialV2
+from flaxformer_lite.attention.forgetting import Forgetting
+from flaxformer_lite.attention.gated import Gated
+from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.config import variants
 from flaxformer_lite.layer_scope import LayerScope, running_layer
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
@@ -64,7 +64,7 @@ ARGUMENTS = arguments_of(X, Y, MASK)
 
 
 def multi_head(sizes=SIZES, **parts):
-    defaults = dict(core_attention=SoftmaxAttention(), positions=NoPositions())
+    defaults = dict(core_attention=Softmax(), positions=NoPositions())
     return MultiHeadAttention(sizes=sizes, **defaults | parts)
 
 
@@ -110,7 +110,7 @@ def test_positions_rotate_queries_and_keys_but_not_values():
 
 @pytest.mark.parametrize('offset', [0.0, 0.75])
 def test_queries_and_keys_are_normalized_before_positions_rotate_them(offset):
-    attention = SoftmaxAttention(query_key_norm=True, query_key_offset=offset)
+    attention = Softmax(query_key_norm=True, query_key_offset=offset)
     heads = multi_head(core_attention=attention, positions=ScaledByPosition())
     norms, p, out = run(heads)
 
@@ -134,7 +134,7 @@ def test_queries_and_keys_are_normalized_before_positions_rotate_them(offset):
 @pytest.mark.parametrize('start_at_one', [False, True])
 @pytest.mark.parametrize(('gates', 'per_head'), [('elements', U), ('heads', 1)])
 def test_gates_of_the_input_scale_each_head(gates, per_head, start_at_one):
-    attention = GatedAttention(gates=gates, start_at_one=start_at_one)
+    attention = Gated(gates=gates, start_at_one=start_at_one)
     heads = multi_head(core_attention=attention)
     core, p, out = run(heads)
     gate_DHU = core['head_gate']['kernel']
@@ -148,10 +148,10 @@ def test_gates_of_the_input_scale_each_head(gates, per_head, start_at_one):
 
 
 def test_class_derived_from_two_attentions_gates_the_second():
-    class Gated(GatedAttention, BlockwiseAttention):
+    class GatedBlockwise(Gated, Blockwise):
         pass
 
-    core, p, out = run(multi_head(core_attention=Gated(block=2)))
+    core, p, out = run(multi_head(core_attention=GatedBlockwise(block=2)))
     expected = sum_of_heads(p, gate_DHU=core['head_gate']['kernel'])
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
@@ -161,9 +161,7 @@ def test_class_derived_from_two_attentions_gates_the_second():
 def test_differential_heads_subtract_the_second_map_of_a_pair(layer):
     """Equations 1 to 3 of Ye et al. (2024), whose layers are numbered from 1."""
     with running_layer(LayerScope(index=layer - 1)):
-        attention = Attention(
-            multi_head(FOUR_HEADS, core_attention=DifferentialAttention())
-        )
+        attention = Attention(multi_head(FOUR_HEADS, core_attention=Differential()))
         weights = variables(attention, *ARGUMENTS)
         out = attention.apply(weights, *ARGUMENTS)
     p = float64(weights['params']['heads'])
@@ -191,9 +189,7 @@ def test_differential_heads_subtract_the_second_map_of_a_pair(layer):
 def test_lambda_rate_scales_the_vectors_of_lambda():
     """Adam moves every parameter equally, so λ moves in proportion to the rate."""
     plain, scaled = (
-        Attention(
-            multi_head(FOUR_HEADS, core_attention=DifferentialAttention(**settings))
-        )
+        Attention(multi_head(FOUR_HEADS, core_attention=Differential(**settings)))
         for settings in ({}, {'lambda_rate': 0.25})
     )
     p = variables(plain, *ARGUMENTS)
@@ -210,7 +206,7 @@ def test_lambda_rate_scales_the_vectors_of_lambda():
 def test_differential_v2_subtracts_the_second_head_that_shares_a_key():
     """The authors' code of 2026: heads 2i and 2i + 1 read key head i."""
     sizes = Sizes(d_model=D, num_heads=2 * H, num_kv_heads=H, d_k=K, d_v=U)
-    core, p, out = run(multi_head(sizes, core_attention=DifferentialV2Attention()))
+    core, p, out = run(multi_head(sizes, core_attention=DifferentialV2()))
     assert p['out_proj'].shape == (H, U, D)
     expected = np.zeros_like(X)
     for b, i in np.ndindex(2, H):
@@ -225,13 +221,12 @@ def test_differential_v2_subtracts_the_second_head_that_shares_a_key():
 
 
 def test_differential_attention_rejects_odd_heads_and_missing_projections():
-    for kind in (DifferentialAttention, DifferentialV2Attention):
+    for kind in (Differential, DifferentialV2):
         with pytest.raises(ValueError, match='must be even, not 3'):
             run(multi_head(core_attention=kind()))
-    sizes = Sizes(d_model=D, num_heads=4, num_kv_heads=4, d_k=3, d_v=3)
-    attention = DifferentialV2Attention()
+    fields = dict(d_k=None, d_v=None, projections=False)
     with pytest.raises(ValueError, match='model.projections=False'):
-        run(multi_head(sizes, core_attention=attention, projections=False))
+        tiny.model(attention='differential_v2', **fields)
 
 
 def test_forgetting_multiplies_weights_by_the_gates_after_the_key():
@@ -239,7 +234,7 @@ def test_forgetting_multiplies_weights_by_the_gates_after_the_key():
     segment = np.array([1, 1, 1, 2, 2, 0])
     mask = np.tri(6, dtype=bool) & (segment[:, None] == segment) & (segment > 0)
     arguments = arguments_of(Y, Y, np.broadcast_to(mask, (2, 1, 6, 6)))
-    heads = multi_head(core_attention=ForgettingAttention())
+    heads = multi_head(core_attention=Forgetting())
     core, p, out = run(heads, arguments)
     gate = core['forget_gate']
     expected = np.zeros_like(Y)

@@ -10,7 +10,7 @@ import tiny
 from flax import linen as nn
 from tiny import apply
 
-from flaxformer_lite.attention.softmax import SoftmaxAttention
+from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.layer_scope import layer_index
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
@@ -65,7 +65,7 @@ def test_loss_gradients_and_statistics_equal_those_of_separate_layers():
     assert_close(found_stats, stack_layers(expected_stats, model.layer_periods))
 
 
-class LayerNumbers(SoftmaxAttention):
+class LayerNumbers(Softmax):
     """A stub whose heads equal the index of their layer."""
 
     def transform_heads(self, y_BTHU, x_BTD, dense):

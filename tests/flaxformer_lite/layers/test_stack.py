@@ -48,12 +48,12 @@ def test_stack_of_a_pattern_equals_its_blocks_in_sequence():
             # These kinds do not depend on the depth.
             fields = {kind: entries[i % 2] for kind, entries in KINDS.items()}
             single = tiny.model(architecture='decoder_only', **fields)
-            block = single.decoder.block
+            block = single.stacks()['decoder'].block
             y_BTD, _ = block.apply({'params': p[f'layer_{i}']}, y_BTD, context)
-        residual = single.decoder.block.residual
+        residual = single.stacks()['decoder'].block.residual
         return residual.apply({'params': p['final']}, y_BTD, method='final_norm')
 
-    found, _ = tiny.apply(model.decoder, {'params': p}, x_BTD, context)
+    found, _ = tiny.apply(model.stacks()['decoder'], {'params': p}, x_BTD, context)
     np.testing.assert_allclose(found, jax.jit(in_sequence)(), atol=1e-5)
 
 
@@ -103,11 +103,11 @@ def test_patterns_of_encoder_and_decoder_are_independent():
         return type(part).__name__
 
     for i in range(6):
-        encoder, decoder = model.encoder.template(i), model.decoder.template(i)
-        kind = ('LocalAttention', 'SoftmaxAttention')[i % 2]
+        encoder, decoder = (stack.template(i) for stack in model.stacks().values())
+        kind = ('Local', 'Softmax')[i % 2]
         assert name(encoder.self_attention.core_attention) == kind
         assert name(decoder.self_attention.core_attention) == kind
-        assert name(decoder.cross_attention.core_attention) == 'SoftmaxAttention'
+        assert name(decoder.cross_attention.core_attention) == 'Softmax'
         assert name(encoder.residual.norm) == 'LayerNorm'
         norm = ('LayerNorm', 'RMSNorm', 'ScaleNorm')[i % 3]
         assert name(decoder.residual.norm) == norm
@@ -115,9 +115,9 @@ def test_patterns_of_encoder_and_decoder_are_independent():
 
 def test_matrices_start_as_the_residual_connection_of_their_layer_requires():
     model = tiny.model(residual='[deepnorm, post_norm]')
-    blocks = [model.encoder.template(i) for i in range(2)]
+    blocks = [model.stacks()['encoder'].template(i) for i in range(2)]
     inits = [type(x.feed_forward.dense.kernel_init).__name__ for x in blocks]
-    assert inits == ['DeepNormInit', 'XavierInit']
+    assert inits == ['DeepNorm', 'Xavier']
 
 
 def test_field_is_unused_if_no_layer_uses_it():
@@ -199,7 +199,7 @@ def test_scan_of_shared_layers_computes_the_same(remat):
 
 
 def test_sharing_as_many_layers_as_there_are_changes_nothing():
-    assert tiny.model(share_layers=2) == tiny.model()
+    assert tiny.model(share_layers=2).stacks() == tiny.model().stacks()
 
 
 @pytest.mark.slow

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import testing
-from flaxformer_lite.training import schedules
+from flaxformer_lite.training import learning_rates
 from flaxformer_lite.training.schedules.base import Schedule
-from flaxformer_lite.training.schedules.noam import NoamSchedule
+from flaxformer_lite.training.schedules.noam import Noam
 
 
 @pytest.mark.parametrize(
     ('d_model', 'warmup', 'factor'), [(512, 4000, 1.0), (128, 400, 2.5)]
 )
 def test_noam_equals_the_papers_formula_from_step_1(d_model, warmup, factor):
-    rate = NoamSchedule(d_model, warmup, factor)
+    rate = Noam(d_model, warmup, factor)
     for count in (0, 1, 17, warmup - 2, warmup - 1, warmup, 10 * warmup, 100_000):
         s = count + 1
         expected = factor * d_model**-0.5 * min(s**-0.5, s * warmup**-1.5)
@@ -22,7 +22,7 @@ def test_noam_equals_the_papers_formula_from_step_1(d_model, warmup, factor):
 
 
 def test_cosine_falls_to_zero_at_the_last_step():
-    rate = schedules.make('cosine(peak=0.2, warmup=0.2)', 64, 100)
+    rate = learning_rates.make('cosine(peak=0.2, warmup=0.2)', 64, 100)
     s = np.arange(1, 102)
     cosine = 0.1 * (1 + np.cos(np.pi * (s - 20) / 81))
     expected = np.where(s < 20, 0.2 * s / 20, cosine)
@@ -31,7 +31,7 @@ def test_cosine_falls_to_zero_at_the_last_step():
 
 
 def test_every_schedule_is_tested():
-    assert schedules.SCHEDULES.names() == ['cosine', 'noam']
+    assert learning_rates.SCHEDULES.names() == ['cosine', 'noam']
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_every_schedule_is_tested():
 )
 def test_invalid_schedules_and_rates_are_rejected(text, message):
     with pytest.raises(ValueError, match=message):
-        schedules.check_rates(schedules.make(text, 64, 1000), 1000)
+        learning_rates.check_rates(learning_rates.make(text, 64, 1000), 1000)
 
 
 class Falling(Schedule):
@@ -68,17 +68,17 @@ class Falling(Schedule):
 
 def test_users_schedule_receives_the_steps_of_the_run():
     spec = f'{__name__}.Falling(peak=0.5)'
-    rate = schedules.make(spec, 64, 100)
+    rate = learning_rates.make(spec, 64, 100)
     assert rate(0) == 0.5 and rate(100) == 0
-    assert schedules.depends_on(rate, 'steps')
-    assert not schedules.depends_on(rate, 'd_model')
-    longer = schedules.with_steps(rate, 200)
+    assert learning_rates.depends_on(rate, 'steps')
+    assert not learning_rates.depends_on(rate, 'd_model')
+    longer = learning_rates.with_steps(rate, 200)
     assert longer(100) == 0.25 and longer(200) == 0
-    paper = schedules.make('noam', 64, 100)
-    assert schedules.depends_on(paper, 'd_model')
-    assert schedules.with_steps(paper, 200) is paper
+    paper = learning_rates.make('noam', 64, 100)
+    assert learning_rates.depends_on(paper, 'd_model')
+    assert learning_rates.with_steps(paper, 200) is paper
     with pytest.raises(ValueError, match="unknown argument 'steps'"):
-        schedules.make(f'{__name__}.Falling(steps=3)', 64, 100)
+        learning_rates.make(f'{__name__}.Falling(steps=3)', 64, 100)
 
 
 def test_contracts_find_a_negative_rate():

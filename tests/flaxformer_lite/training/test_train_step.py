@@ -292,6 +292,26 @@ def test_frozen_paths_of_step_and_state_must_agree():
             jax.eval_shape(step, state, batch(), key)
         init = functools.partial(init_state, model(), tiny.adam(RATE), frozen=frozen)
         jax.eval_shape(step, jax.eval_shape(init, key), batch(), key)
-    init = functools.partial(init_state, model(), tiny.adam(RATE), frozen='encoder')
-    with pytest.raises(ValueError, match=r"^frozen: unknown parameter 'encoder'"):
-        jax.eval_shape(init, key)
+
+
+def test_frozen_takes_whole_paths_or_a_regular_expression():
+    scanned, key = model(scan_layers=True, num_layers=2), jax.random.key(1)
+    for frozen, message in (
+        ({'encoder'}, "^frozen: unknown parameter 'encoder'"),
+        ('encodr', "^frozen='encodr' matches no parameter"),
+        ('.', '^frozen=.* matches every parameter'),
+        ('encoder/layer_0', '^frozen=.* matches only some of the layers'),
+        ('(', '^frozen must be a regular expression'),
+    ):
+        init = functools.partial(init_state, scanned, tiny.adam(RATE), frozen=frozen)
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(init, key)
+    frozen = '^encoder/layer_[01]/|embedding'
+    init = functools.partial(init_state, scanned, tiny.adam(RATE), frozen=frozen)
+    state = jax.jit(init)(key)
+    step = jax.jit(make_train_step(scanned, tiny.adam(RATE), frozen=frozen))
+    after, _ = step(state, batch(), key)
+    before, after = freezing.paths(state.params), freezing.paths(after.params)
+    unchanged = {path for path, x in before.items() if (x == after[path]).all()}
+    expected = {x for x in before if x.startswith(('encoder/layers', 'embedding'))}
+    assert unchanged >= expected and 'decoder/ln_final/scale' not in unchanged

@@ -12,7 +12,7 @@ from experiments.errors import UserError
 from flaxformer_checkpoints import convert
 from flaxformer_checkpoints.exports import export
 from flaxformer_checkpoints.exports.trained import Trained, logits
-from flaxformer_lite.config import build
+from flaxformer_lite.config import builder
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.training.train_step import init_variables
 
@@ -73,7 +73,7 @@ def test_export_of_multi_token_has_only_the_first_head():
     config = ExperimentConfig(
         model=ModelConfig(d_model=8, num_layers=1, architecture=architecture)
     )
-    model = build.model(config.model, 9)
+    model = builder.build(config.model, 9)
 
     def shapes(model):
         return jax.eval_shape(lambda key: init_variables(model, key), jax.random.key(0))

@@ -17,7 +17,7 @@ from experiments.data.tokenizers import base as tokenizer
 from experiments.errors import UserError
 from flaxformer_checkpoints.exports import to_ctranslate2
 from flaxformer_checkpoints.exports.trained import Trained
-from flaxformer_lite.config import build
+from flaxformer_lite.config import builder
 from flaxformer_lite.config.schema import FOLDERS, ModelConfig
 from parallel_grammar.source import Grammar
 
@@ -116,7 +116,7 @@ def vocabulary(tmp_path_factory):
 
 def trained_model(vocabulary, **fields):
     config = config_with(fields)
-    model = build.model(config, vocabulary.vocab_size)
+    model = builder.build(config, vocabulary.vocab_size)
     # Larger than at first, so that logits differ clearly.
     variables = jax.tree.map(lambda x: 1.2 * x, tiny.all_variables(model))
     if config.output_bias:  # of tokens that must never be chosen
@@ -168,9 +168,10 @@ def test_ctranslate2_gives_our_scores_and_greedy_tokens(tmp_path, vocabulary, na
         np.testing.assert_allclose(log_p, row[: len(log_p)], atol=5e-5)
 
     rows = [[*row, tokenizer.EOS] for row in source]
+    greedy = flaxformer_lite.decoding.Greedy()
     tokens = flaxformer_lite.generate(
-        ours.model, ours.variables, rows, 'greedy', max_length=24
-    ).tokens_BNL[:, 0]
+        ours.model, ours.variables, rows, greedy, max_length=24
+    ).tokens[:, 0]
     target = [row[: row.index(tokenizer.EOS)] for row in np.asarray(tokens).tolist()]
     results = theirs.translate_batch(
         [vocabulary.pieces(row) for row in source],

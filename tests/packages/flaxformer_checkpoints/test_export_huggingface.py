@@ -23,7 +23,7 @@ from experiments.data.tokenizers import base as tokenizer
 from experiments.errors import UserError
 from flaxformer_checkpoints.exports import huggingface
 from flaxformer_checkpoints.exports.trained import Trained
-from flaxformer_lite.config import build
+from flaxformer_lite.config import builder
 from flaxformer_lite.config.schema import ModelConfig
 from parallel_grammar.source import Grammar
 
@@ -68,7 +68,7 @@ def vocabulary(tmp_path_factory):
 
 def trained_model(vocabulary, **fields):
     config = ModelConfig().with_values(tiny.dotted(SIZES | fields))
-    model = build.model(config, vocabulary.vocab_size)
+    model = builder.build(config, vocabulary.vocab_size)
     variables = tiny.all_variables(model)
     experiment = ExperimentConfig(
         model=config,
@@ -180,7 +180,7 @@ def test_published_tokenizer_is_exported_with_our_model(tmp_path):
 
     spec, own = open_tokenizer(TOKENIZERS / 'bart')
     config = ModelConfig().with_values(tiny.dotted(SIZES))
-    model = build.model(config, own.vocab_size, own.special_tokens)
+    model = builder.build(config, own.vocab_size, own.special_tokens)
     variables = tiny.all_variables(model)
     ours = Trained(
         ExperimentConfig(model=config, tokenizer=spec), own, model, variables

@@ -19,8 +19,8 @@ from experiments.errors import UserError
 from flaxformer_checkpoints.exports import export, to_peft
 from flaxformer_checkpoints.loading import folder, load
 from flaxformer_checkpoints.tokenizer import HuggingfaceTokenizer
-from flaxformer_lite.config import build
-from flaxformer_lite.layers.dense.lora import LoRADense
+from flaxformer_lite.config import builder
+from flaxformer_lite.layers.dense.lora import LoRA
 from flaxformer_lite.training import freezing
 
 SUPPORTED = sorted({*published.NAMES} - {'t5gemma2', 'gemma3'})
@@ -49,7 +49,7 @@ def adapted_run(family, path, dense):
     described = flaxformer_checkpoints.describe_pretrained(base)
     _, variables = flaxformer_checkpoints.from_pretrained(base)
     config = described.config.with_values({'dense': dense})
-    model = build.model(config, *described[1:])
+    model = builder.build(config, *described[1:])
     run = run_of(family, path, model)
     run.config = dataclasses.replace(run.config, model=config)
     params = freezing.paths(tiny.parameters(model))
@@ -144,7 +144,7 @@ def test_peft_computes_the_same_logits(family, arguments, tmp_path):
 
 
 def test_runs_that_peft_cannot_open_are_rejected(tmp_path):
-    with_lora, without = SimpleNamespace(dense=LoRADense()), SimpleNamespace(dense=None)
+    with_lora, without = SimpleNamespace(dense=LoRA()), SimpleNamespace(dense=None)
     for family, model, record, problem in [
         ('t5', without, {}, 'adapters'),
         ('t5gemma2', with_lora, {}, 't5gemma2'),

@@ -12,7 +12,7 @@ from published import GOLDENS, NAMES, family_of
 import flaxformer_checkpoints
 from flaxformer_checkpoints.loading import folder, load
 from flaxformer_lite import validation
-from flaxformer_lite.config import build
+from flaxformer_lite.config import builder
 
 
 def test_every_family_has_a_golden():
@@ -142,7 +142,7 @@ def test_any_value_of_a_field_is_used_or_rejected_in_one_line(name, count, tmp_p
         set_field(path, field, value)
         case = f'{".".join(field)}={validation.quote(value)}, seed {SEED}'
         try:
-            build.model(*flaxformer_checkpoints.describe_pretrained(path))
+            builder.build(*flaxformer_checkpoints.describe_pretrained(path))
         except ValueError as error:
             assert str(error).isprintable() and len(str(error)) < 500, case
         except Exception as error:

@@ -34,7 +34,7 @@ from experiments.command_line import flags
 from flaxformer_checkpoints import convert
 from flaxformer_checkpoints.loading import adaptation, arrays, folder
 from flaxformer_checkpoints.tokenizer import HuggingfaceTokenizer
-from flaxformer_lite.config import build
+from flaxformer_lite.config import builder
 from flaxformer_lite.training.loss import loss_and_grads
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
@@ -93,7 +93,7 @@ def test_loss_and_gradients_match_transformers(name):
     golden = golden_of(name)
     rounding = ROUNDING.get(name, 1)
     batch = flaxformer_lite.make_batch(golden['source'], golden['labels'], model=model)
-    loss = 'cross_entropy(label_smoothing=0)'
+    loss = flaxformer_lite.losses.CrossEntropy(label_smoothing=0.0)
     compute = jax.jit(lambda variables: loss_and_grads(model, variables, batch, loss))
     output, _ = compute(variables)
     sums = output.sums
@@ -150,14 +150,14 @@ def test_beam_search_is_at_least_as_good_as_transformers(name):
         model,
         variables,
         source,
-        f'beam(beams={BEAMS}, alpha=0)',
+        flaxformer_lite.decoding.BeamSearch(beams=BEAMS, alpha=0.0),
         max_length=LIMIT,
         forced_first=first,
     )
     end = model.special_tokens.eos
-    rows = np.asarray(result.tokens_BNL[:, 0]).tolist()
+    rows = np.asarray(result.tokens[:, 0]).tolist()
     texts = [row[: row.index(end)] for row in rows]
-    scores = np.asarray(result.scores_BN[:, 0])
+    scores = np.asarray(result.scores[:, 0])
     targets = [[*text, end] for text in texts]
     batch = flaxformer_lite.make_batch(source, targets, model=model)
     log_p = np.array(tiny.log_probs(model, variables, batch).log_p)
@@ -188,7 +188,7 @@ def texts_after_sources():
 def test_adapted_decoder_without_a_source_computes_as_its_base(cross_attention):
     described = flaxformer_checkpoints.describe_pretrained(GOLDENS / 'gemma3')
     config = adaptation.to_encoder_decoder(described.config, cross_attention)
-    model = build.model(config, *described[1:])
+    model = builder.build(config, *described[1:])
     variables = adaptation.adapt_variables(config, load('gemma3')[1])
     source = golden_of('gemma3')['source']
     inputs, ends, expected = texts_after_sources()

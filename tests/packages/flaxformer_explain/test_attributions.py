@@ -16,7 +16,7 @@ from experiments.errors import UserError
 from flaxformer_explain.attributions import Attributor, word_of_piece
 from flaxformer_explain.gold_scores import Measured, sentence_counts, total
 from flaxformer_lite import intervene
-from flaxformer_lite.config import build
+from flaxformer_lite.config import builder
 from flaxformer_lite.training.batch import make_batch
 
 
@@ -107,7 +107,7 @@ class Words(Tokenizer):
 def run_of(pairs, **config: Any) -> Any:
     """Returns a run with random parameters, and a word as each token."""
     tokenizer = Words(text for pair in pairs for text in pair)
-    model = build.model(tiny.config(dropout=0.0, **config), len(tokenizer.known))
+    model = builder.build(tiny.config(dropout=0.0, **config), len(tokenizer.known))
 
     def batch(pairs, length=None):
         source = [tokenizer.with_end(tokenizer.encode([s])[0]) for s, _ in pairs]
