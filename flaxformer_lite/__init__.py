@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from flaxformer_lite.introspection import record as record
     from flaxformer_lite.layers import blocks as blocks
     from flaxformer_lite.layers import dense as dense
+    from flaxformer_lite.models.base import Embeddings as Embeddings
     from flaxformer_lite.models.base import Model as Model
     from flaxformer_lite.models.decoder_only import DecoderOnly as DecoderOnly
     from flaxformer_lite.models.encoder_decoder import Transformer as Transformer
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
     )
     from flaxformer_lite.networks import CrossOverrides as CrossOverrides
     from flaxformer_lite.networks import DecoderOverrides as DecoderOverrides
+    from flaxformer_lite.networks import DropoutRates as DropoutRates
     from flaxformer_lite.networks import EntityEncoder as EntityEncoder
+    from flaxformer_lite.networks import Projections as Projections
     from flaxformer_lite.scoring import TokenScores as TokenScores
     from flaxformer_lite.scoring import log_probs as log_probs
     from flaxformer_lite.sizes import Sizes as Sizes

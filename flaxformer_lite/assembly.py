@@ -12,7 +12,6 @@ from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dense.base import Dense
-from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.layers.scanned_stack import ScannedStack
 from flaxformer_lite.layers.stack import Stack
@@ -70,8 +69,8 @@ class Layers:
             num_layers=num_layers,
             positions=self._stack_positions(),
             embedding_norm=self._embedding_norm(),
-            dropout=copy(network.dropout),
-            layer_drop_rate=network.layer_drop,
+            dropout=network.dropout.of_sublayers(),
+            layer_drop_rate=network.dropout.layers,
             remat=network.remat,
             shared=shared,
             parent=None,
@@ -90,7 +89,7 @@ class Layers:
         return shortest_period(blocks)
 
     def _block(self, layer: int) -> Block:
-        merged = self.role == 'decoder' and self.network.merged_attention
+        merged = self.role == 'decoder' and self.network.decoder.merged_attention
         if merged:
             self._check_merged(layer)
         has_cross = self.role == 'decoder' and not merged
@@ -108,7 +107,7 @@ class Layers:
         if merged and type(block).attend_to_self is not Block.attend_to_self:
             raise ValueError(
                 f'{self._field("block")}: {_name(block)} has no self-attention to '
-                'merge with cross-attention. Leave merged_attention=True out.'
+                'merge with cross-attention. Leave decoder.merged_attention=True out.'
             )
         return block
 
@@ -116,22 +115,24 @@ class Layers:
         residual = self._entry('residual', layer)
         norm = residual.norm
         dropout = residual.dropout
+        of_network = self.network.dropout.of_sublayers()
         return self._make(
             'residual',
             layer,
             norm=self._make('norm', layer) if norm is None else norm,
-            dropout=copy(self.network.dropout) if dropout is None else dropout,
+            dropout=of_network if dropout is None else dropout,
             sizes=self.sizes,
         )
 
     def _self_attention(self, layer: int) -> MultiHeadAttention:
+        projections = self.network.projections
         core_attention = self._make('attention', layer)
         if core_attention.causal_only:
             self._check_causal(core_attention)
-        if core_attention.queries_per_head > 1 and not self.network.projections:
+        if core_attention.queries_per_head > 1 and not projections.self_attention:
             raise ValueError(
-                'projections=False: this attention combines query heads, so its output '
-                'is narrower than d_model. Set it to True.'
+                'projections.self_attention=False: this attention combines query '
+                'heads, so its output is narrower than d_model. Leave it out.'
             )
         return MultiHeadAttention(
             sizes=self.sizes,
@@ -139,9 +140,9 @@ class Layers:
             # A separate module, because sharing the stack's would share its weights.
             positions=self._make('positions', layer, sizes=self.sizes),
             dense=self.dense(layer),
-            head_dropout=self._head_dropout(),
-            projections=self.network.projections,
-            bias=self.network.attention_bias,
+            head_dropout=self.network.dropout.of_heads(),
+            projections=projections.self_attention,
+            bias=projections.bias,
             parent=None,
         )
 
@@ -159,8 +160,8 @@ class Layers:
             core_attention=self._cross_core(layer),
             positions=positions,
             dense=self.dense(layer, sizes),
-            head_dropout=self._head_dropout(),
-            bias=self.network.attention_bias,
+            head_dropout=self.network.dropout.of_heads(),
+            bias=self.network.projections.bias,
             parent=None,
         )
 
@@ -175,9 +176,6 @@ class Layers:
         if self.network.cross.attention is None and core.by_distance:
             return Softmax(parent=None)
         return core
-
-    def _head_dropout(self) -> Dropout:
-        return Dropout(self.network.head_dropout, (1, 3), parent=None)
 
     def _embedding_norm(self) -> Norm:
         if self.network.norm_embeddings:
@@ -225,12 +223,12 @@ class Layers:
     def _check_causal(self, attention: Attention, role: str = '') -> None:
         """Raises ValueError unless a role's attention is to earlier tokens only."""
         role = role or self.role
-        merged = role == 'decoder' and self.network.merged_attention
+        merged = role == 'decoder' and self.network.decoder.merged_attention
         if role in ('decoder', 'decoder_only') and not merged:
             return
         fix = 'Set it as decoder.attention, or choose a decoder-only model.'
         if merged:
-            fix = 'Leave merged_attention=True out.'
+            fix = 'Leave decoder.merged_attention=True out.'
         raise ValueError(
             f'{self._field("attention", role)}: {_name(attention)} supports only '
             f'attention to earlier tokens of the same text. {fix}'
@@ -240,15 +238,16 @@ class Layers:
         d_model = self.network.d_model
         if self.sizes.d_model != d_model:
             raise ValueError(
-                'merged_attention=True shares matrices between source and target, but '
-                f'd_model={d_model} differs from decoder.d_model={self.sizes.d_model}. '
-                'Make them equal.'
+                'decoder.merged_attention=True shares matrices between source and '
+                f'target, but d_model={d_model} differs from '
+                f'decoder.d_model={self.sizes.d_model}. Make them equal.'
             )
         positions = self._make('positions', layer, sizes=self.sizes)
         if positions.adds_scores:
             raise ValueError(
                 f'{self._field("positions")}: {_name(positions)} adds scores by '
-                'distance, which source keys do not have with merged_attention=True. '
+                'distance, which source keys do not have with '
+                'decoder.merged_attention=True. '
                 'Choose rotary, t5, alibi or positions that act on embeddings.'
             )
 
@@ -354,7 +353,7 @@ def _name(component: Any) -> str:
 def _roles(network: Any) -> list[str]:
     """Returns the roles whose sizes a network reads."""
     roles: list[str] = list(network.roles.values())
-    if 'decoder' in roles and not network.merged_attention:
+    if 'decoder' in roles and not network.decoder.merged_attention:
         roles.append('cross')
     return roles
 
@@ -364,15 +363,15 @@ def check_sizes(network: Any) -> None:
     roles = _roles(network)
     for role in roles:
         _check_heads(network, role)
-    if network.projections:
+    if network.projections.self_attention:
         return
     for role in roles:
         if role != 'cross':
             _check_no_projections(network, role)
-    if network.attention_bias and 'cross' not in roles:
+    if network.projections.bias and 'cross' not in roles:
         raise ValueError(
-            'projections=False removes the matrices that attention_bias=True adds '
-            'biases to. Leave one out.'
+            'projections.self_attention=False removes the matrices that '
+            'projections.bias=True adds biases to. Leave one out.'
         )
 
 
@@ -398,6 +397,6 @@ def _check_no_projections(network: Any, role: str) -> None:
     for name in ('d_k', 'd_v', 'num_kv_heads'):
         if value_of(network, name, role) is not None:
             raise ValueError(
-                'projections=False makes heads slices of d_model, so '
+                'projections.self_attention=False makes heads slices of d_model, so '
                 f'{deciding_field(network, name, role)} has no effect. Leave it empty.'
             )

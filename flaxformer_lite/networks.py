@@ -40,10 +40,58 @@ from flaxformer_lite.sizes import DEPTH, HEADS, WIDTH, Role, Sizes
 from flaxformer_lite.validation import Checked, FrozenDataclass, Rate, check, naming
 
 
+class DropoutRates(FrozenDataclass):
+    """Dropout of all parts of a model (§5.4).
+
+    Attributes:
+      sublayers: Rate of the outputs of sublayers, and of embeddings.
+      heads: Rate of whole attention heads.
+      layers: Rate of whole layers (Fan et al. 2020, "LayerDrop").
+      whole_tokens: Whether `sublayers` drops whole vectors instead of elements.
+
+    Examples:
+      >>> DropoutRates(0.1, layers=0.2).layers
+      0.2
+    """
+
+    sublayers: Rate = 0.1
+    heads: Rate = 0.0
+    layers: Rate = 0.0
+    whole_tokens: bool = False
+
+    def of_sublayers(self, **settings: Any) -> Dropout:
+        """Returns the dropout of sublayers as a module."""
+        shared_axes = (-1,) if self.whole_tokens else ()
+        return Dropout(self.sublayers, shared_axes, parent=None, **settings)
+
+    def of_heads(self) -> Dropout:
+        """Returns the dropout of heads y_BTHU as a module."""
+        return Dropout(self.heads, shared_axes=(1, 3), parent=None)
+
+
+class Projections(FrozenDataclass):
+    """Projections of queries, keys, values and the output of attention (§3.2.2).
+
+    Attributes:
+      bias: Whether they have biases. The paper's have none.
+      self_attention: False leaves out those of self-attention, whose heads then are
+        slices of `d_model`.
+    """
+
+    bias: bool = False
+    self_attention: bool = True
+
+
 class DecoderOverrides(FrozenDataclass):
     """Fields of an encoder-decoder that differ in the decoder.
 
     None inherits the model's value.
+
+    Attributes:
+      continuous_positions: Whether target positions continue those of the source (Zhang
+        et al. 2025, "RedLLM").
+      merged_attention: Whether self-attention also covers the source, and there is no
+        cross-attention (Zhang et al. 2025, "T5Gemma 2").
 
     Examples:
       >>> DecoderOverrides(num_layers=2, positions=NoPositions()).num_layers
@@ -64,6 +112,8 @@ class DecoderOverrides(FrozenDataclass):
     feed_forward: FeedForward | Sequence[FeedForward] | None = None
     block: Block | Sequence[Block] | None = None
     share_layers: Annotated[int | None, DEPTH] = None
+    continuous_positions: bool = False
+    merged_attention: bool = False
 
     def __post_init__(self):
         complete_patterns(self)
@@ -97,8 +147,7 @@ class Network(Checked, nn.Module, kw_only=True):
     Attributes:
       d_model: Width of embeddings and of the residual stream.
       num_layers: Number of layers of each stack.
-      dropout: Dropout of sublayers and embeddings (§5.4): a rate, or a module such as
-        `Dropout(0.1, shared_axes=(-1,))`, which drops whole tokens.
+      dropout: Dropout rate of sublayers and embeddings (§5.4), or `DropoutRates`.
       initializer: Initializer of matrices and embeddings. Defaults to that of the
         residual connection, mostly Xavier.
       dense: Template of all matrices, such as `LoRA()`. The network sets its dtype
@@ -108,7 +157,7 @@ class Network(Checked, nn.Module, kw_only=True):
 
     d_model: Annotated[int, WIDTH] = 512
     num_layers: Annotated[int, DEPTH] = 6
-    dropout: Annotated[Any, validation.limit_of(Rate)] = 0.1
+    dropout: Rate | DropoutRates = 0.1
     initializer: Init | None = None
     dense: Dense = Dense()
     dtype: DTypeLike = jnp.float32
@@ -120,9 +169,9 @@ class Network(Checked, nn.Module, kw_only=True):
     @nn.nowrap
     def _complete(self) -> None:
         """Checks the fields, and completes those that depend on others."""
-        if not isinstance(self.dropout, Dropout):
-            validation.check_attributes(self)
-            set_field(self, 'dropout', Dropout(self.dropout, parent=None))
+        if not isinstance(self.dropout, DropoutRates):
+            check('dropout', Rate, self.dropout)
+            set_field(self, 'dropout', DropoutRates(self.dropout))
         check('dense', Dense, self.dense)
         check('initializer', Init | None, self.initializer)
         set_field(self, 'dense', self._template())
@@ -160,11 +209,8 @@ class LayeredNetwork(Network, kw_only=True):
       residual: Residual connection (§3.1).
       feed_forward: Feed-forward network (§3.3).
       block: The order of a layer's sublayers.
-      projections: False makes self-attention heads slices of `d_model`.
-      attention_bias: Whether the query, key, value and output projections have biases.
+      projections: Which projections attention has (§3.2.2).
       norm_embeddings: Whether to normalize embeddings after adding positions.
-      head_dropout: Dropout rate of whole heads.
-      layer_drop: Dropout rate of whole layers (Fan et al. 2020).
       share_layers: Number of layers with parameters of their own, which later layers
         reuse in turn. Defaults to all.
       scan_layers: Whether layers run in a loop, so that compile time doesn't grow with
@@ -186,11 +232,8 @@ class LayeredNetwork(Network, kw_only=True):
     residual: Residual | Sequence[Residual] = PostNorm()
     feed_forward: FeedForward | Sequence[FeedForward] = ReLU()
     block: Block | Sequence[Block] = Sequential()
-    projections: bool = True
-    attention_bias: bool = False
+    projections: Projections = Projections()
     norm_embeddings: bool = False
-    head_dropout: Rate = 0.0
-    layer_drop: Rate = 0.0
     share_layers: Annotated[int | None, DEPTH] = None
     scan_layers: bool = False
     remat: Remat = NONE

@@ -71,7 +71,9 @@ def log_probs(
 
     def logits_at(hidden: Sequence[jax.Array]) -> jax.Array:
         logits_MBV = [
-            logits_of(hidden_BD, output, member.dense.dtype, member.logit_cap)
+            logits_of(
+                hidden_BD, output, member.dense.dtype, member.embeddings.logit_cap
+            )
             for hidden_BD, output, (member, _) in zip(
                 hidden, outputs, members, strict=True
             )

@@ -70,7 +70,7 @@ class Optimizer:
         schedule = learning_rates.with_steps(self.schedule, steps)
         if peak is not None:
             schedule = learning_rates.with_peak(schedule, peak)
-        has_output = model.tie in ('source_target', 'none')
+        has_output = model.embeddings.tie in ('source_target', 'none')
         update = optax_specs.make(self.component, schedule, has_output)
         if model.scans_layers and self.component.name not in ENTRYWISE:
             update = separately(update, model.layer_periods)

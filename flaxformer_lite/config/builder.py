@@ -8,11 +8,16 @@ from typing import Any
 import jax.numpy as jnp
 
 from flaxformer_lite.config import schema, variants
-from flaxformer_lite.config.schema import DROPOUT_AXES, ModelConfig, Section
+from flaxformer_lite.config.schema import ModelConfig, Section
 from flaxformer_lite.config.spec import Component
-from flaxformer_lite.layers.dropout import Dropout
-from flaxformer_lite.models.base import Model
-from flaxformer_lite.networks import CrossOverrides, DecoderOverrides, EntityEncoder
+from flaxformer_lite.models.base import Embeddings, Model
+from flaxformer_lite.networks import (
+    CrossOverrides,
+    DecoderOverrides,
+    DropoutRates,
+    EntityEncoder,
+    Projections,
+)
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 
@@ -68,12 +73,32 @@ def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
 def _arguments(config: ModelConfig, parameters: Collection[str]) -> dict[str, Any]:
     """Returns those arguments of a class that a config has."""
     found = _components(config)
-    found['initializer'] = found.pop('init', None)
-    found['dtype'] = getattr(jnp, config.dtype)
-    axes = DROPOUT_AXES[config.dropout_kind]
-    found['dropout'] = Dropout(config.dropout, axes)
+    found |= dict(
+        initializer=found.pop('init', None),
+        dtype=getattr(jnp, config.dtype),
+        embeddings=Embeddings(
+            tie=config.tie,
+            scale=config.scale_embeddings,
+            output_bias=config.output_bias,
+            scale_logits=config.scale_logits,
+            logit_cap=config.logit_cap,
+        ),
+        projections=Projections(
+            bias=config.attention_bias, self_attention=config.projections
+        ),
+        dropout=DropoutRates(
+            sublayers=config.dropout,
+            heads=config.head_dropout,
+            layers=config.layer_drop,
+            whole_tokens=config.dropout_kind == 'tokens',
+        ),
+    )
     if 'cross' in parameters:
-        found['decoder'] = DecoderOverrides(**_components(config.decoder, 'decoder.'))
+        found['decoder'] = DecoderOverrides(
+            **_components(config.decoder, 'decoder.'),
+            continuous_positions=config.continuous_positions,
+            merged_attention=config.merged_attention,
+        )
         found['cross'] = CrossOverrides(**_components(config.cross, 'cross.'))
     else:
         found['decoder'] = DecoderOverrides(num_layers=config.decoder.num_layers)
@@ -99,7 +124,8 @@ def naming_fields(own_arguments: Collection[str] = ()):
         yield
     except ValueError as error:
         message = str(error)
-        message = re.sub('^initializer', 'init', message)
+        for name, place in schema.NAMES_IN_CLASSES.items():
+            message = re.sub(rf'\b{re.escape(place)}\b', name, message)
         field = re.findall(r'^[\w.]*', message)[0]
         if field in own_arguments:
             message = f'model.architecture: {message}'

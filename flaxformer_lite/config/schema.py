@@ -20,9 +20,6 @@ from flaxformer_lite.sizes import (
 )
 from flaxformer_lite.validation import Choices, Range, Rate
 
-# Axes of x_BTD along which dropout masks are shared.
-DROPOUT_AXES = {'elements': (), 'tokens': (-1,)}
-
 # The folder and the base class of each kind of field. A list is a pattern over layers;
 # one object of the kinds without lists serves all layers.
 FOLDERS = {
@@ -35,6 +32,24 @@ FOLDERS = {
     'block': Folder('flaxformer_lite.layers.blocks', 'Block', lists=True),
     'init': Folder('flaxformer_lite.init', 'Init'),
     'dense': Folder('flaxformer_lite.layers.dense', 'Dense'),
+}
+
+# Fields that have another name in a model's class, or are in a group.
+NAMES_IN_CLASSES = {
+    'attention_bias': 'projections.bias',
+    'projections': 'projections.self_attention',
+    'continuous_positions': 'decoder.continuous_positions',
+    'merged_attention': 'decoder.merged_attention',
+    'dropout': 'dropout.sublayers',
+    'dropout_kind': 'dropout.whole_tokens',
+    'head_dropout': 'dropout.heads',
+    'layer_drop': 'dropout.layers',
+    'init': 'initializer',
+    'tie': 'embeddings.tie',
+    'scale_embeddings': 'embeddings.scale',
+    'output_bias': 'embeddings.output_bias',
+    'scale_logits': 'embeddings.scale_logits',
+    'logit_cap': 'embeddings.logit_cap',
 }
 
 DTYPES = Choices('float32', 'bfloat16', 'float16')
@@ -213,7 +228,7 @@ class ModelConfig(Section):
     ] = None
     dropout: Annotated[Rate, 'dropout rate of sublayers and embeddings'] = 0.1
     dropout_kind: Annotated[
-        str, Choices(*DROPOUT_AXES), 'drop single elements or whole tokens'
+        str, Choices('elements', 'tokens'), 'drop single elements or whole tokens'
     ] = 'elements'
     head_dropout: Annotated[Rate, 'dropout rate of whole heads'] = 0.0
     layer_drop: Annotated[Rate, 'dropout rate of whole layers'] = 0.0

@@ -100,9 +100,9 @@ def unused_fields(config: ModelConfig) -> set[str]:
 
 def _used_fields(config: ModelConfig) -> set[str]:
     architecture = find(config, 'architecture')
-    there = set(config.architecture.parameters)
-    # Arguments with another name than their config fields, and the class itself.
-    there |= {'init', 'dropout_kind', 'architecture'}
+    there = {'architecture', *config.architecture.parameters}
+    groups = {name: x.split('.')[0] for name, x in schema.NAMES_IN_CLASSES.items()}
+    there |= {name for name, group in groups.items() if group in there}
     used = set()
     for role in _roles(config, there):
         unused = set()

@@ -115,7 +115,10 @@ class Loss(FrozenDataclass):
             hidden_BTD = jnp.moveaxis(of_pass, 1, 2)
         padding = model.special_tokens.padding
         settings = LossOptions(
-            self.formula(padding), model.dense.dtype, model.logit_cap, padding
+            self.formula(padding),
+            model.dense.dtype,
+            model.embeddings.logit_cap,
+            padding,
         )
         return loss_of_logits(hidden_BTD, tuple(output), targets, settings)
 

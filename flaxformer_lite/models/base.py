@@ -17,9 +17,7 @@ from flaxformer_lite.remat import NONE, Remat
 from flaxformer_lite.sharding import gather, map_rows, place
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from flaxformer_lite.taps import at_step, at_target, tap
-from flaxformer_lite.validation import Choices, Range, Size, naming
-
-TIES = ('all', 'decoder', 'source_target', 'none')
+from flaxformer_lite.validation import Choices, FrozenDataclass, Range, Size, naming
 
 # int32 tokens BT or float source vectors BSF; or rows that may be packed.
 Tokens = jax.Array | TokenBatch
@@ -41,6 +39,34 @@ class DecodeState(NamedTuple):
         return self._replace(caches=caches)
 
 
+class Embeddings(FrozenDataclass):
+    """Embeddings and logits (§3.4).
+
+    Attributes:
+      tie: Embeddings that share a matrix: 'all' (source, target, output), 'decoder'
+        (target, output), 'source_target' or 'none'.
+      scale: Whether to multiply embeddings by √width.
+      output_bias: Whether logits have a bias.
+      scale_logits: Whether to divide logits by √d_model before the bias, as in T5.
+      logit_cap: Soft cap m, or None: logits z become m tanh(z / m) (Gemma Team 2024).
+
+    Examples:
+      >>> Embeddings(tie='decoder', logit_cap=30.0).scale
+      True
+    """
+
+    tie: Annotated[str, Choices('all', 'decoder', 'source_target', 'none')] = 'all'
+    scale: bool = True
+    output_bias: bool = False
+    scale_logits: bool = False
+    logit_cap: Annotated[float | None, Range(above=0)] = None
+
+    @property
+    def ties_source(self) -> bool:
+        """Whether source and target embeddings share a matrix."""
+        return self.tie in ('all', 'source_target')
+
+
 class Model(Network, kw_only=True):
     """Model that maps tokens to logits.
 
@@ -51,13 +77,9 @@ class Model(Network, kw_only=True):
 
     Attributes:
       vocab_size: Target vocabulary size, and the source's unless it has its own.
-      source_vocab_size: Size of a separate source vocabulary, or None. Requires a `tie`
-        that doesn't share source and target embeddings.
-      tie: Embeddings that share a matrix (§3.4): 'all' (source, target, output),
-        'decoder' (target, output), 'source_target' or 'none'.
-      scale_embeddings: Whether to multiply embeddings by √width (§3.4).
-      scale_logits: Whether to divide logits by √d_model before the bias, as in T5.
-      logit_cap: Soft cap m, or None: logits z become m tanh(z / m) (Gemma Team 2024).
+      source_vocab_size: Size of a separate source vocabulary, or None. Requires
+        embeddings that don't share a matrix between source and target.
+      embeddings: Which embeddings share a matrix, and how logits result from them.
       special_tokens: Ids of padding and of the first and last token.
       own_arguments: Attributes that a spec may set, as in recurrent(cell='lstm'). Those
         with the name of a config field get its value.
@@ -66,11 +88,7 @@ class Model(Network, kw_only=True):
     own_arguments: ClassVar[tuple[str, ...]] = ()
     unused_fields: ClassVar[tuple[str, ...]] = ()
     vocab_size: Size
-    tie: Annotated[str, Choices(*TIES)] = 'all'
-    scale_embeddings: bool = True
-    output_bias: bool = False
-    scale_logits: bool = False
-    logit_cap: Annotated[float | None, Range(above=0)] = None
+    embeddings: Embeddings = Embeddings()
     special_tokens: SpecialTokens = DEFAULT_TOKENS
     source_vocab_size: Annotated[int | None, Range(at_least=1)] = None
 
@@ -82,28 +100,24 @@ class Model(Network, kw_only=True):
         super().__post_init__()
         with naming('special_tokens'):
             self.special_tokens.check_within(self.vocab_size)
-        if self.source_vocab_size is not None and self.ties_source:
+        if self.source_vocab_size is not None and self.embeddings.ties_source:
             raise ValueError(
-                f'tie={self.tie} shares source and target embeddings, but each side '
-                'has its own vocabulary. Set tie to decoder or none.'
+                f'embeddings.tie={self.embeddings.tie} shares source and target '
+                'embeddings, but each side has its own vocabulary. Set it to decoder '
+                'or none.'
             )
-
-    @property
-    def ties_source(self) -> bool:
-        """Whether source and target embeddings share a matrix."""
-        return self.tie in ('all', 'source_target')
 
     def setup(self):
         self.target_VD = self._table('embedding')
         self.source_VD = self.target_VD
         self.output_VD = self.target_VD
-        if not self.ties_source:
+        if not self.embeddings.ties_source:
             size = self.source_vocab_size
             self.source_VD = self._table('source_embedding', self.d_model, size)
-        if self.tie in ('source_target', 'none'):
+        if self.embeddings.tie in ('source_target', 'none'):
             self.output_VD = self._table('output')
         self.bias_V = None
-        if self.output_bias:
+        if self.embeddings.output_bias:
             zeros = nn.initializers.zeros
             self.bias_V = self.param('output_bias', zeros, (self.vocab_size,))
 
@@ -200,7 +214,7 @@ class Model(Network, kw_only=True):
             # of their sum.
             rows_of = functools.partial(jnp.take, axis=0)
             x_BTD = place(map_rows(rows_of, (table_VD,), (tokens_BT,)), 'BTD')
-        if self.scale_embeddings:
+        if self.embeddings.scale:
             x_BTD *= x_BTD.shape[-1] ** 0.5
         return x_BTD
 
@@ -291,7 +305,7 @@ class Model(Network, kw_only=True):
 
     def _scale_logits(self, hidden_BTD):
         scale = self.dense.kernel_init.logit_scale
-        if self.scale_logits:
+        if self.embeddings.scale_logits:
             scale *= self.target_d_model**-0.5
         if scale == 1:
             return hidden_BTD
@@ -303,7 +317,7 @@ class Model(Network, kw_only=True):
         table_VD = self.output_VD.astype(dtype)
         table_VD = gather(table_VD, ('output',))
         logits_NV = matmul(hidden_ND, table_VD.T)
-        logits_NV = finish_logits(logits_NV, self.bias_V, self.logit_cap)
+        logits_NV = finish_logits(logits_NV, self.bias_V, self.embeddings.logit_cap)
         return logits_NV.reshape(*hidden_BTD.shape[:-1], self.vocab_size)
 
 

@@ -31,15 +31,11 @@ class Transformer(LayeredModel, kw_only=True):
 
     `Model` and `LayeredNetwork` document the other fields. The most common are
     vocab_size, d_model=512, num_layers=6, num_heads=8, d_ff=2048, attention, positions,
-    norm, residual, feed_forward, dropout=0.1 and tie='all'.
+    norm, residual, feed_forward and dropout=0.1.
 
     Attributes:
       decoder: Values that differ in the decoder.
       cross: Values that differ in cross-attention.
-      continuous_positions: Whether target positions continue those of the source (Zhang
-        et al. 2025, "RedLLM").
-      merged_attention: Whether decoder self-attention also covers the source (Zhang et
-        al. 2025, "T5Gemma 2"). Requires `merged` decoder blocks.
       reads: The input of cross-attention in each decoder layer. 'last' is the encoder's
         output. 'same' is the output of the encoder layer of the same number (He et al.
         2018). 'mixture' is a learned average over the encoder layers and their input
@@ -69,8 +65,6 @@ class Transformer(LayeredModel, kw_only=True):
     roles = {'encoder': 'encoder', 'decoder': 'decoder'}
     decoder: DecoderOverrides = DecoderOverrides()
     cross: CrossOverrides = CrossOverrides()
-    continuous_positions: bool = False
-    merged_attention: bool = False
     reads: Annotated[str, Choices('last', 'same', 'mixture')] = 'last'
 
     @nn.nowrap
@@ -82,11 +76,11 @@ class Transformer(LayeredModel, kw_only=True):
     def __post_init__(self):
         super().__post_init__()
         encoder, decoder = self.stacks().values()
-        if self.ties_source and decoder.d_model != self.d_model:
+        if self.embeddings.ties_source and decoder.d_model != self.d_model:
             raise ValueError(
-                f'tie={self.tie} shares source and target embeddings, but '
-                f'd_model={self.d_model} differs from '
-                f'decoder.d_model={decoder.d_model}. Set tie to decoder or none.'
+                f'embeddings.tie={self.embeddings.tie} shares source and target '
+                f'embeddings, but d_model={self.d_model} differs from '
+                f'decoder.d_model={decoder.d_model}. Set it to decoder or none.'
             )
         if self.reads == 'same' and encoder.num_layers != decoder.num_layers:
             raise ValueError(
@@ -132,7 +126,7 @@ class Transformer(LayeredModel, kw_only=True):
         for name, stack in self.stacks().items():
             limit = stack.num_positions
             if limit is not None:
-                shared = name == 'decoder' and self.continuous_positions
+                shared = name == 'decoder' and self.decoder.continuous_positions
                 limits.append(limit // 2 if shared else limit)
         return min(limits, default=None)
 
@@ -163,7 +157,7 @@ class Transformer(LayeredModel, kw_only=True):
         return hidden_BTD
 
     def _target(self, source, inputs):
-        if self.continuous_positions:
+        if self.decoder.continuous_positions:
             inputs = inputs.following(source)
         x_BTD = self.embed(self.target_VD, inputs.tokens_BT)
         context = AttentionContext(
@@ -178,9 +172,9 @@ class Transformer(LayeredModel, kw_only=True):
         source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
         encoder_kv: Any = self.decoder_stack.cross_kv(self._encode(source), source)
         start_B1 = source.valid_BT.sum(-1, keepdims=True)
-        if not self.continuous_positions:
+        if not self.decoder.continuous_positions:
             start_B1 = jnp.zeros_like(start_B1)
-        if self.merged_attention:
+        if self.decoder.merged_attention:
             caches = self.decoder_stack.init_cache(encoder_kv, source.valid_BT)
             encoder_kv = None
         else:

@@ -49,7 +49,13 @@ class RecurrentEncoderDecoder(Model, kw_only=True):
     """
 
     own_arguments = ('cell',)
-    unused_fields = ('decoder.d_model',)
+    unused_fields = (
+        'decoder.d_model',
+        'continuous_positions',
+        'merged_attention',
+        'head_dropout',
+        'layer_drop',
+    )
     cell: Annotated[str, Choices(*CELLS)] = 'gru'
     decoder: DecoderOverrides = DecoderOverrides()
 
@@ -60,6 +66,11 @@ class RecurrentEncoderDecoder(Model, kw_only=True):
             raise ValueError(
                 'decoder: a recurrent decoder has only num_layers. Leave the other '
                 'fields out.'
+            )
+        if self.dropout.heads or self.dropout.layers:
+            raise ValueError(
+                'dropout: a recurrent model has no heads and drops no layers. Leave '
+                '`heads` and `layers` out.'
             )
 
     @nn.nowrap
@@ -83,7 +94,9 @@ class RecurrentEncoderDecoder(Model, kw_only=True):
         ]
         cells = [self._cell() for _ in range(self.decoder_layers)]
         attention = Additive(parent=None)
-        self.decoder_cells = _Decoder(cells, attention, self.dropout, name='decoder')
+        dropout = self.dropout.of_sublayers(name='dropout')
+        self.sublayer_dropout = dropout
+        self.decoder_cells = _Decoder(cells, attention, dropout, name='decoder')
         first = (self.decoder_layers, self.d_model)
         self.first_state = self.dense.copy(features=first, name=None)
         self.merge = self.dense.copy(features=(self.d_model,), name=None)
@@ -95,10 +108,10 @@ class RecurrentEncoderDecoder(Model, kw_only=True):
     def _encode(self, source: TokenBatch) -> KeyValues:
         """Returns h_j, the bidirectional states at each source token (equation 7)."""
         h_BSU = self.embed(self.source_VD, source.tokens_BT)
-        h_BSU = self.dropout(h_BSU)
+        h_BSU = self.sublayer_dropout(h_BSU)
         for layer in self.encoder:
             h_BSU = layer(h_BSU, source.segments_BT)
-            h_BSU = self.dropout(h_BSU)
+            h_BSU = self.sublayer_dropout(h_BSU)
         h_BSU = h_BSU.astype(self.dense.dtype)
         h_BGUS = jnp.moveaxis(h_BSU, 1, -1)[:, None]
         return KeyValues(h_BGUS, h_BGUS, source.positions_BT)
@@ -117,7 +130,7 @@ class RecurrentEncoderDecoder(Model, kw_only=True):
 
     def decode_hidden(self, source, inputs):
         kv = self._encode(source)
-        x_BTD = self.dropout(self.embed(self.target_VD, inputs.tokens_BT))
+        x_BTD = self.sublayer_dropout(self.embed(self.target_VD, inputs.tokens_BT))
         # Each token is the only hypothesis at its position: N = 1.
         x_BTND = x_BTD[:, :, None]
         mask_BTNS = inputs.segment_mask(source)[:, 0, :, None]

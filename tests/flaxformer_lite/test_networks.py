@@ -1,5 +1,7 @@
 """Tests of models from classes: they equal those of configs."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -12,7 +14,6 @@ from tiny import slow
 import flaxformer_lite as fl
 from flaxformer_lite.attention import Cosine, Forgetting, Linear, Local, Softmax
 from flaxformer_lite.config import builder, schema
-from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.dropout import Dropout
 
 SIZES = dict(vocab_size=tiny.VOCAB, **tiny.SIZES)
@@ -82,7 +83,7 @@ MODELS = {
         lambda: fl.Transformer(
             **SIZES,
             share_layers=1,
-            layer_drop=0.1,
+            dropout=fl.DropoutRates(0.1, layers=0.1),
             decoder=fl.DecoderOverrides(share_layers=2),
         ),
     ),
@@ -90,9 +91,10 @@ MODELS = {
         dict(merged_attention=True, continuous_positions=True, positions='t5'),
         lambda: fl.Transformer(
             **SIZES,
-            merged_attention=True,
-            continuous_positions=True,
             positions=fl.positions.T5(),
+            decoder=fl.DecoderOverrides(
+                merged_attention=True, continuous_positions=True
+            ),
         ),
     ),
     'mixture of encoder layers': (
@@ -111,7 +113,7 @@ MODELS = {
     'dropout of tokens': (
         dict(dropout=0.2, dropout_kind='tokens', head_dropout=0.1),
         lambda: fl.Transformer(
-            **SIZES, dropout=Dropout(0.2, shared_axes=(-1,)), head_dropout=0.1
+            **SIZES, dropout=fl.DropoutRates(0.2, heads=0.1, whole_tokens=True)
         ),
     ),
     'decoder_only': (
@@ -123,7 +125,9 @@ MODELS = {
     'prefix_lm': (
         dict(architecture='prefix_lm', block='parallel', tie='none', output_bias=True),
         lambda: fl.PrefixLM(
-            **SIZES, block=fl.blocks.Parallel(), tie='none', output_bias=True
+            **SIZES,
+            block=fl.blocks.Parallel(),
+            embeddings=fl.Embeddings(tie='none', output_bias=True),
         ),
     ),
     'multi_token': (
@@ -178,15 +182,24 @@ def test_models_of_classes_and_of_configs_have_the_same_program(name):
 
 def test_defaults_of_classes_are_those_of_configs():
     assert fl.Transformer(vocab_size=9) == builder.build({}, 9)
-    fields = {name for name in vars(ModelConfig())} - {'architecture', 'dropout_kind'}
-    fields = {'initializer' if name == 'init' else name for name in fields}
-    assert fields <= fl.Transformer.__dataclass_fields__.keys()
-    for section, overrides in (
-        ('decoder', fl.DecoderOverrides),
-        ('cross', fl.CrossOverrides),
-    ):
-        names = {x for x in schema.fields() if x.startswith(f'{section}.')}
-        assert names == {f'{section}.{x}' for x in overrides.__dataclass_fields__}
+
+
+def test_each_field_of_a_config_is_a_field_of_a_class():
+    groups = {
+        'decoder': fl.DecoderOverrides,
+        'cross': fl.CrossOverrides,
+        'dropout': fl.DropoutRates,
+        'embeddings': fl.Embeddings,
+        'projections': fl.Projections,
+    }
+    found = {field.name for field in dataclasses.fields(fl.Transformer)}
+    found -= groups.keys()
+    for group, cls in groups.items():
+        found |= {f'{group}.{field.name}' for field in dataclasses.fields(cls)}
+    names = set(schema.fields()) - {'architecture'}
+    expected = {schema.NAMES_IN_CLASSES.get(name, name) for name in names}
+    others = {'vocab_size', 'source_vocab_size', 'special_tokens', 'reads', 'remat'}
+    assert found == expected | others | {'parent', 'name'}
 
 
 def test_own_dropout_and_norm_of_a_residual_connection_are_kept():
@@ -264,7 +277,8 @@ def test_own_component_is_an_object_in_a_class_and_in_a_config():
     [
         (dict(attention='local'), "attention: 'local' is not a component."),
         (dict(norm=[]), 'norm must have a component'),
-        (dict(dropout=1.0), 'Transformer.dropout must be at least 0 and below'),
+        (dict(dropout=1.0), 'dropout must be at least 0 and below'),
+        (dict(dropout=True), 'dropout must be of type float'),
         (dict(dense=fl.norms.RMSNorm()), 'dense must be of type Dense'),
         (dict(decoder={'num_layers': 2}), 'decoder must be of type DecoderOverrides'),
         (dict(attention=Forgetting()), 'attention: Forgetting supports only'),
