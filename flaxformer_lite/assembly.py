@@ -69,8 +69,8 @@ class Layers:
             num_layers=num_layers,
             positions=self._stack_positions(),
             embedding_norm=self._embedding_norm(),
-            dropout=network.dropout.of_sublayers(),
-            layer_drop_rate=network.dropout.layers,
+            dropout=network.dropout_rates.of_sublayers(),
+            layer_drop_rate=network.dropout_rates.layers,
             remat=network.remat,
             shared=shared,
             parent=None,
@@ -115,7 +115,7 @@ class Layers:
         residual = self._entry('residual', layer)
         norm = residual.norm
         dropout = residual.dropout
-        of_network = self.network.dropout.of_sublayers()
+        of_network = self.network.dropout_rates.of_sublayers()
         return self._make(
             'residual',
             layer,
@@ -140,7 +140,7 @@ class Layers:
             # A separate module, because sharing the stack's would share its weights.
             positions=self._make('positions', layer, sizes=self.sizes),
             dense=self.dense(layer),
-            head_dropout=self.network.dropout.of_heads(),
+            head_dropout=self.network.dropout_rates.of_heads(),
             projections=projections.self_attention,
             bias=projections.bias,
             parent=None,
@@ -160,7 +160,7 @@ class Layers:
             core_attention=self._cross_core(layer),
             positions=positions,
             dense=self.dense(layer, sizes),
-            head_dropout=self.network.dropout.of_heads(),
+            head_dropout=self.network.dropout_rates.of_heads(),
             bias=self.network.projections.bias,
             parent=None,
         )

@@ -176,6 +176,11 @@ class Network(Checked, nn.Module, kw_only=True):
         check('initializer', Init | None, self.initializer)
         set_field(self, 'dense', self._template())
 
+    @property
+    def dropout_rates(self) -> DropoutRates:
+        assert isinstance(self.dropout, DropoutRates)  # completed from a rate
+        return self.dropout
+
     @nn.nowrap
     def _template(self) -> Dense:
         """Returns the template of matrices outside of stacks."""

@@ -67,7 +67,7 @@ class RecurrentEncoderDecoder(Model, kw_only=True):
                 'decoder: a recurrent decoder has only num_layers. Leave the other '
                 'fields out.'
             )
-        if self.dropout.heads or self.dropout.layers:
+        if self.dropout_rates.heads or self.dropout_rates.layers:
             raise ValueError(
                 'dropout: a recurrent model has no heads and drops no layers. Leave '
                 '`heads` and `layers` out.'
@@ -94,7 +94,7 @@ class RecurrentEncoderDecoder(Model, kw_only=True):
         ]
         cells = [self._cell() for _ in range(self.decoder_layers)]
         attention = Additive(parent=None)
-        dropout = self.dropout.of_sublayers(name='dropout')
+        dropout = self.dropout_rates.of_sublayers(name='dropout')
         self.sublayer_dropout = dropout
         self.decoder_cells = _Decoder(cells, attention, dropout, name='decoder')
         first = (self.decoder_layers, self.d_model)
