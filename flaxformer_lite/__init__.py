@@ -1,11 +1,20 @@
 """The Transformer of "Attention Is All You Need" and its variants, in JAX and Flax.
 
     import flaxformer_lite as fl
+    model = fl.Transformer(vocab_size=8000, d_model=128, norm=fl.norms.RMSNorm())
 
-`config.build` builds a model from a config and `make_batch` makes training batches.
-`init_state` and `make_train_step` train the model; `generate` decodes. `attention`,
-`positions`, `norms`, `residual`, `feed_forward`, `blocks`, `init`, `dense`, `losses`,
-`schedules` and `decoding` contain components: `help(fl.decoding)` lists them.
+Models are linen modules: `Transformer`, `DecoderOnly`, `PrefixLM`,
+`MultiTokenTransformer` and `RecurrentEncoderDecoder`. `config.build` builds one from a
+config.
+
+- Training: `make_batch`, `init_state`, `make_train_step`
+- Decoding: `generate`, with strategies and processors of `decoding`
+- Scores of given targets: `log_probs`
+- Activations: `record` returns them, and `intervene` changes them
+
+Components are in `attention`, `positions`, `norms`, `residual`, `feed_forward`,
+`blocks`, `init`, `dense`, `losses`, `schedules` and `decoding`: `help(fl.decoding)`
+lists them.
 """
 
 import re

@@ -336,7 +336,7 @@ def set_field(fields: Any, name: str, value: Any) -> None:
 
 
 def _patterns(network: Any) -> list[tuple[Any, ...]]:
-    """Returns the patterns of all fields, of which the layers are the product."""
+    """Returns the patterns of all fields; layers combine their entries."""
     sections = [network, getattr(network, 'decoder', None)]
     sections.append(getattr(network, 'cross', None))
     return [

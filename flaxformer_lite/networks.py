@@ -90,7 +90,7 @@ class DecoderOverrides(FrozenDataclass):
     Attributes:
       continuous_positions: Whether target positions continue those of the source (Zhang
         et al. 2025, "RedLLM").
-      merged_attention: Whether self-attention also covers the source, and there is no
+      merged_attention: Whether self-attention also covers the source and replaces
         cross-attention (Zhang et al. 2025, "T5Gemma 2").
 
     Examples:

@@ -202,7 +202,7 @@ def test_each_field_of_a_config_is_a_field_of_a_class():
     assert found == expected | others | {'parent', 'name'}
 
 
-def test_own_dropout_and_norm_of_a_residual_connection_are_kept():
+def test_residual_connection_keeps_its_own_dropout_and_norm():
     residual = fl.residual.PreNorm(norm=fl.norms.RMSNorm(), dropout=Dropout(0.5))
     stack = fl.Transformer(**SIZES, residual=residual).stacks()['decoder']
     assert stack.block.residual.norm == fl.norms.RMSNorm()

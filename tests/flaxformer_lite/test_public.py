@@ -208,7 +208,7 @@ def test_former_names_raise_errors_that_name_their_replacement():
             getattr(flaxformer_lite, name)
 
 
-def test_each_public_name_is_an_object_of_that_name():
+def test_public_names_equal_the_names_of_their_objects():
     for package in [flaxformer_lite, *namespaces()]:
         shown = {name for name in dir(package) if not name.startswith('__')}
         assert shown == set(package.__all__), package.__name__
@@ -218,7 +218,7 @@ def test_each_public_name_is_an_object_of_that_name():
                 assert found.__name__.rpartition('.')[2] == name
 
 
-def test_public_names_are_found_whatever_is_imported_first():
+def test_public_names_are_found_after_all_modules_are_imported():
     code = """
         import importlib, pkgutil, sys
         import flaxformer_lite
