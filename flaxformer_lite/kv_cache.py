@@ -27,6 +27,9 @@ class KeyValues(struct.PyTreeNode):
     memory.
 
     Attributes:
+      key_BGKS: Keys of G heads, of width K, of S tokens.
+      value_BGUS: Values of width U.
+      positions_BS: int32 position of each token.
       features_BHS: Result of the attention's `key_features`, by default None.
     """
 
@@ -42,6 +45,9 @@ class KeyValues(struct.PyTreeNode):
 
 class BeamState(struct.PyTreeNode):
     """The visible past of each of a sentence's N hypotheses at one decoding step.
+
+    A cache has N slots per step: hypothesis n of step t is in slot t · N + n. A
+    hypothesis sees the slots that its parent saw, and its own.
 
     Attributes:
       step: int32 scalar, the position of the current tokens.

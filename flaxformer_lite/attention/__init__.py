@@ -1,7 +1,7 @@
 """Attention: maps queries, keys and values to outputs (paper §3.2.1).
 
 A model takes one as `attention`. Derive your own from `Attention`, or from
-`ScaledDotProduct` if it changes the softmax of Q Kᵀ / √d_k.
+`ScaledDotProduct` if it changes the softmax of Q Kᵀ / √d_k. They read `KeyValues`.
 
 - `Additive`: scores from a network of one layer (Bahdanau et al. 2015)
 - `Bilinear`: scores q W k (Luong et al. 2015)
@@ -44,5 +44,6 @@ if TYPE_CHECKING:
     from flaxformer_lite.attention.sink import Sink as Sink
     from flaxformer_lite.attention.softmax import Softmax as Softmax
     from flaxformer_lite.attention.talking_heads import TalkingHeads as TalkingHeads
+    from flaxformer_lite.kv_cache import KeyValues as KeyValues
 else:
     __getattr__, __dir__, __all__ = lazy_exports(__name__)

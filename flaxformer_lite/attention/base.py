@@ -62,13 +62,27 @@ def check_no_positions(name: str, *given: Any) -> None:
 class Attention(Checked, nn.Module):
     """Attention: Σ_s w_s v_s with w = softmax(q · k_s / √d_k + bias).
 
-    Variants override `scores`, `weights` or `__call__`. Queries that may attend to no
-    key get zeros.
+    Variants override `scores`, for another product than q · k / √d_k; `weights`, for
+    another function than the softmax; or `__call__`, for all of it. The mask applies in
+    `weights`. Queries that may attend to no key get zeros.
 
-    Grouped-query attention folds groups into the query axis. Variants that mix heads or
-    have parameters per head set `per_head`, to repeat keys and values instead.
+    Grouped-query attention folds groups into the query axis, so queries and keys have
+    equally many heads here. Variants that mix heads or have parameters per head set
+    `per_head`, to repeat keys and values instead.
+
+    Attributes:
+      by_distance: Whether the mask depends on the distance between query and key.
+        Cross-attention then uses softmax, unless it has an attention of its own.
+      queries_per_head: Number of query heads that `transform_heads` combines into one.
+      causal_only: Whether scores depend on the order of the keys, so that only
+        self-attention to earlier tokens can use it.
 
     Examples:
+      >>> class Euclidean(Attention):
+      ...     def scores(self, q_BTHK, kv):
+      ...         key_BSHK = kv.key_BGKS.transpose(0, 3, 1, 2)
+      ...         offsets_BTSHK = q_BTHK[:, :, None] - key_BSHK[:, None]
+      ...         return -(offsets_BTSHK**2).sum(-1).transpose(0, 3, 1, 2)
       >>> from flaxformer_lite.attention.softmax import Softmax
       >>> arrays = jnp.zeros((1, 1, 2, 3)), jnp.tri(2, 3, dtype=bool)[None, None]
 
@@ -78,14 +92,8 @@ class Attention(Checked, nn.Module):
     """
 
     per_head: ClassVar[bool] = False
-    # Whether the mask depends on the distance between query and key. Distances across
-    # two texts mean nothing, so cross-attention uses such a variant only if
-    # `cross.attention` names it.
     by_distance: ClassVar[bool] = False
-    # Number of query heads that `transform_heads` combines into one.
     queries_per_head: ClassVar[int] = 1
-    # Whether scores depend on the order of the keys, so that only self-attention to
-    # earlier tokens can use it.
     causal_only: ClassVar[bool] = False
 
     def normalize_query(self, q_BTHK: jax.Array) -> jax.Array:
@@ -110,7 +118,12 @@ class Attention(Checked, nn.Module):
         return None
 
     def scores(self, q_BTHK: jax.Array, kv: KeyValues) -> jax.Array:
-        """Returns the score of each query-key pair, float32 BHTS."""
+        """Returns the score of each query-key pair, float32 BHTS.
+
+        Args:
+          q_BTHK: Queries in the compute dtype, with rotary positions applied.
+          kv: The keys are `kv.key_BGKS`, with as many heads G as the queries.
+        """
         scale = q_BTHK.shape[-1] ** -0.5
         # The float32 products are scaled: a scaled query would be rounded twice.
         return scale * dot_products(q_BTHK, kv.key_BGKS)

@@ -20,7 +20,9 @@ Processors change the logits at each step. Derive your own from `Processor`.
 
 `DecodeResult` is the result of `fl.generate`. `filter_logits` and `length_penalty` are
 the formulas of `Sample` and `BeamSearch`. To decode with a model of your own, call a
-strategy with `DecodeInputs`; its `search(inputs).trace()` returns a `SearchTrace`.
+strategy with `DecodeInputs`; its `search(inputs).trace()` returns a `SearchTrace`. To
+search in another way, override a strategy's `__call__`, and pass a `BeamState` to each
+step.
 
 A decoding step is a function `(token_BN, state, beam) → (logits_BNV, state)`. It maps
 the tokens at position `beam.step` of N hypotheses per sentence to the logits of the
@@ -28,7 +30,7 @@ next tokens. The state is a tree of arrays whose first axis is the sentences. It
 `allocate(hypotheses, tokens)` reserves space.
 
 Results never contain padding or the start token, unless it is also the end token.
-Scores are log-probabilities over all tokens.
+Their scores are log-probabilities, or what a strategy's `score` makes of them.
 """
 
 from typing import TYPE_CHECKING
@@ -57,5 +59,6 @@ if TYPE_CHECKING:
     from flaxformer_lite.decoding.strategies.greedy import Greedy as Greedy
     from flaxformer_lite.decoding.strategies.mbr import MBR as MBR
     from flaxformer_lite.decoding.strategies.sample import Sample as Sample
+    from flaxformer_lite.kv_cache import BeamState as BeamState
 else:
     __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -114,7 +114,7 @@ class Search:
 
     Attributes:
       choose: Returns M ≥ N candidates, as `Strategy.choose`.
-      length_penalty: Length → divisor of a result's log-probability.
+      score: Log-probability and length → score of a result, as `Strategy.score`.
       beams: N, hypotheses per sentence over all groups.
       n_best: Number of results per sentence that must be final. The search of a
         sentence stops when no live hypothesis can displace one of them.
@@ -122,7 +122,7 @@ class Search:
 
     inputs: DecodeInputs
     choose: Choose
-    length_penalty: Callable[[jax.Array], jax.Array | float]
+    score: Callable[[jax.Array, jax.Array], jax.Array]
     beams: int = 1
     n_best: int = 1
     groups: int = 1
@@ -255,8 +255,11 @@ class Search:
             max_len_B = jnp.repeat(max_len_B, self.groups)
         # Log-probabilities never rise, so this is the best score a live hypothesis can
         # reach.
-        penalty_B = self.length_penalty(max_len_B)
-        reachable_B = live.scores.max(-1) / penalty_B
+        lengths_1L = jnp.arange(1, self.inputs.length + 1)[None]
+        scores_BL = self.score(live.scores.max(-1)[:, None], lengths_1L)
+        is_longer_1L = lengths_1L > state.beam.step
+        possible_BL = is_longer_1L & (lengths_1L <= max_len_B[:, None])
+        reachable_B = scores_BL.max(-1, where=possible_BL, initial=-jnp.inf)
         last = min(self.n_best, self._width) - 1
         is_beaten_B = reachable_B <= finished.scores[:, last]
         is_decided_B = finished.exists[:, last] & is_beaten_B
@@ -275,7 +278,7 @@ class Search:
 
         unfinished_B1 = self._is_unfinished(state)[:, None]
         results = candidates._replace(
-            scores=candidates.scores / self.length_penalty(length)
+            scores=self.score(candidates.scores, length)
         ).where(ended_BM & unfinished_B1)
         results = concatenate(self._by_group(state.finished), self._by_group(results))
         finished = best(self._width, results)

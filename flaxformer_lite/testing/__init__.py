@@ -1,7 +1,8 @@
 """Contracts that every component must satisfy, built-in or user-defined.
 
-`check(MyAttention())` tests a class, an object or a spec, and raises `BrokenContract`
-with the smallest counterexample. `findings` returns each result as a `Finding`;
+`check(MyAttention())` tests a component of a model, a decoding strategy, a logits
+processor, a loss or a whole model. It raises `BrokenContract` with the smallest
+counterexample. `findings` returns each result as a `Finding`;
 `broken` and `require` select those that fail. `model_findings`, `loss_findings`,
 `optimizer_findings`, `processor_findings`, `schedule_findings` and `strategy_findings`
 test one kind. `small_model` is a model to test with.

@@ -8,13 +8,20 @@ import jax
 from flaxformer_lite import remat
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.spec import Component, Spec
+from flaxformer_lite.decoding.processors.base import Processor
+from flaxformer_lite.decoding.strategies.base import Strategy
+from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.testing import forms, models, parts
+from flaxformer_lite.testing.decoding import processor_findings, strategy_findings
 from flaxformer_lite.testing.finding import Finding, broken, require
+from flaxformer_lite.testing.losses import loss_findings
+
+Tested = Spec | Model | Strategy | Processor | Loss
 
 
 def check(
-    part: Spec | Model, kind: str | None = None, quick: bool = False
+    part: Tested, kind: str | None = None, quick: bool = False
 ) -> Sequence[Finding]:
     """Returns `findings` if no contract is broken.
 
@@ -22,20 +29,22 @@ def check(
       BrokenContract: Has the smallest counterexamples.
       ValueError: As `findings`.
     """
-    name = type(part).__name__ if isinstance(part, Model) else Component.of(part).name
+    named = isinstance(part, type | str | Component)
+    name = Component.of(part).name if named else type(part).__name__
     return require(findings(part, kind, quick), name)
 
 
 def findings(
-    part: Spec | Model, kind: str | None = None, quick: bool = False
+    part: Tested, kind: str | None = None, quick: bool = False
 ) -> list[Finding]:
     """Tests each contract of a component in a small model.
 
     Exceptions that the component raises propagate.
 
     Args:
-      part: A class, an object, a spec, or a model with the default special tokens and a
-        vocabulary of at least `rows.VOCAB_SIZE`.
+      part: A component of a model, as a class, an object or a spec; an object that is
+        a strategy, a processor or a loss; or a model with the default special tokens
+        and a vocabulary of at least `rows.VOCAB_SIZE`.
       kind: Config field of the component, such as 'norm'. Defaults to the kind of the
         base class.
       quick: As in `model_findings`.
@@ -45,6 +54,12 @@ def findings(
     """
     if isinstance(part, Model):
         return model_findings(part, quick)
+    if isinstance(part, Strategy):
+        return strategy_findings(part)
+    if isinstance(part, Processor):
+        return processor_findings(part)
+    if isinstance(part, Loss):
+        return loss_findings(part)
     if kind is None:
         kind = spec.kind_of(part, variants.FOLDERS)
     cls = variants.folder(kind).find(part).cls

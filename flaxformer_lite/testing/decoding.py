@@ -54,7 +54,7 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
             ),
             from_counterexamples('results are sorted by score', _unordered(found)),
             from_differences(
-                'scores equal teacher forcing',
+                'scores are `score` of the log-probability of teacher forcing',
                 ROUNDING,
                 _wrong_scores(strategy, found, expected),
             ),
@@ -119,8 +119,8 @@ def _unordered(found: DecodeResult) -> Iterator[str]:
 def _wrong_scores(strategy, found, log_p) -> Iterator[tuple[float, str]]:
     for (_, _, tokens, score), expected in zip(_results(found), log_p, strict=True):
         target = _until_padding(tokens)
-        expected /= float(strategy.length_penalty(jnp.int32(len(target))))
-        yield abs(score - expected), f'the score of {target} differs by {{}}'
+        expected = strategy.score(jnp.float32(expected), jnp.int32(len(target)))
+        yield abs(score - float(expected)), f'the score of {target} differs by {{}}'
 
 
 def _changed(found: DecodeResult, single_results: list[DecodeResult]) -> Iterator[str]:

@@ -86,6 +86,7 @@ class Metrics(struct.PyTreeNode):
     """Metrics of one step.
 
     Attributes:
+      sums: Sums over the batch's target tokens, such as `sums.tokens`.
       gradient_norm: Norm of the gradient of the mean loss per token, before clipping.
       loss_scale: Loss scale of the step; 1 for models that aren't float16.
     """
@@ -94,6 +95,16 @@ class Metrics(struct.PyTreeNode):
     gradient_norm: jax.Array
     aux_metrics: dict[str, jax.Array] = struct.field(default_factory=dict)
     loss_scale: jax.Array | float = 1.0
+
+    @property
+    def loss(self) -> jax.Array:
+        """Mean loss per target token."""
+        return self.sums.loss / self.sums.tokens
+
+    @property
+    def accuracy(self) -> jax.Array:
+        """Fraction of target tokens that are the most likely ones."""
+        return self.sums.correct / self.sums.tokens
 
 
 TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]

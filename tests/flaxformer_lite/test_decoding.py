@@ -197,22 +197,40 @@ def beam_search(toy, sentence, limit, beams, alpha, groups=1, diversity=0.0):
     return sorted(sum(ended, []), key=lambda c: -c[1])
 
 
-@pytest.mark.parametrize('alpha', [0.6, slow(3.0)])
-def test_exhaustive_beam_finds_the_best_of_all_sentences(alpha):
+class Rewarded(decoding.BeamSearch):
+    """Rewards words up to the fourth (Huang et al. 2017), so scores may be positive."""
+
+    def score(self, log_p, length):
+        return log_p + 2.0 * jnp.minimum(length, 4)
+
+
+@pytest.mark.parametrize(
+    ('strategy', 'score'),
+    [
+        (
+            decoding.BeamSearch(EXHAUSTIVE),
+            lambda log_p, n: log_p / ((5 + n) / 6) ** 0.6,
+        ),
+        slow(
+            decoding.BeamSearch(EXHAUSTIVE, alpha=3.0),
+            lambda log_p, n: log_p / ((5 + n) / 6) ** 3,
+        ),
+        (Rewarded(EXHAUSTIVE), lambda log_p, n: log_p + 2 * min(n, 4)),
+    ],
+    ids=['0.6', '3.0', 'rewarded'],
+)
+def test_exhaustive_beam_finds_the_best_of_all_sentences(strategy, score):
     toy, limits, n_best = Toy(), [5, 3, 1, 0, 4, 5], 6
-    spec = f'beam(beams={EXHAUSTIVE}, alpha={alpha})'
     model = toy.with_slots(np.arange(6), EXHAUSTIVE)
-    tokens, scores, exists = search(spec, model, limits, n_best=n_best)
+    tokens, scores, exists = search(strategy, model, limits, n_best=n_best)
     for sentence, limit in enumerate(limits):
         ended = all_sentences(toy, limit)
-        penalized = [
-            toy.score(sentence, t) / length_penalty(len(t), alpha) for t in ended
-        ]
-        order = np.argsort(penalized)[::-1][:n_best]
+        expected_scores = [score(toy.score(sentence, t), len(t)) for t in ended]
+        order = np.argsort(expected_scores)[::-1][:n_best]
         number = len(order)
         found = [up_to_end(t) for t in tokens[sentence, :number]]
         assert found == [ended[i] for i in order]
-        expected = np.array(penalized)[order]
+        expected = np.array(expected_scores)[order]
         np.testing.assert_allclose(scores[sentence, :number], expected, rtol=1e-5)
         # Fewer sentences than results are possible, so the others do not exist.
         assert exists[sentence, :number].all()

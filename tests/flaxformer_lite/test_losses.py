@@ -16,6 +16,7 @@ from flaxformer_lite.config.variants import LOSSES
 from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.losses.base import Loss, Sum
 from flaxformer_lite.losses.focal import Focal
+from flaxformer_lite.models.base import Embeddings
 from flaxformer_lite.ops import loss_of_logits, use_reference
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import source_and_inputs
@@ -29,7 +30,7 @@ class Words:
     """A stub of a model that compiles fast: one vector per token, noisy with a key."""
 
     scans_layers = False
-    logit_cap = 3.0
+    embeddings = Embeddings(logit_cap=3.0)
     special_tokens = SpecialTokens()
 
     def __init__(self, dtype=jnp.float32, noise=1.0, heads=1):
@@ -221,7 +222,8 @@ def test_each_head_adds_the_loss_of_a_later_token(text):
     losses = []
     for i in range(3):
         logits = hidden(params['table']) / (1 + i) @ params['table'].T + params['bias']
-        capped = Words.logit_cap * np.tanh(logits / Words.logit_cap)
+        cap = Words.embeddings.logit_cap
+        capped = cap * np.tanh(logits / cap)
         labels, of_teacher = (
             shifted(x, batch['target_segments'], i)
             for x in (batch['labels'], hidden(teacher) @ teacher.T)
@@ -407,7 +409,7 @@ def test_invalid_loss_is_rejected(loss, message):
 def test_loss_of_logits_and_batch_is_that_of_each_label():
     batch = rows(0)
     model = Words()
-    model.logit_cap = None
+    model.embeddings = Embeddings()
     logits = model.apply(variables(), *source_and_inputs(batch))
     logits += variables()['params']['bias'][None, None]
     loss = Sum((Focal(gamma=1.0), loss_of('distillation')))

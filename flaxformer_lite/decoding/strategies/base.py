@@ -49,9 +49,17 @@ class Strategy(FrozenDataclass):
         """
         raise NotImplementedError
 
-    def length_penalty(self, length: jax.Array) -> jax.Array | float:
-        """Returns the divisor of a result's log-probability; must not decrease."""
-        return 1.0
+    def score(self, log_p: jax.Array, length: jax.Array) -> jax.Array:
+        """Returns the scores of results, by which they are ranked.
+
+        A search stops when no longer hypothesis can score better, so a higher
+        log-probability must not score lower.
+
+        Args:
+          log_p: float32 log-probabilities. They and `length` broadcast.
+          length: int32 numbers of tokens, end token included.
+        """
+        return log_p
 
     def __call__(self, inputs: DecodeInputs, n_best: int = 1) -> DecodeResult:
         """Runs the search.
@@ -74,7 +82,7 @@ class Strategy(FrozenDataclass):
         return Search(
             inputs,
             self.choose,
-            self.length_penalty,
+            self.score,
             self.hypotheses,
             n_best,
             self.hypothesis_groups,

@@ -13,7 +13,7 @@ class BeamSearch(Strategy):
 
     A finished hypothesis of L tokens scores log-probability / ((5 + L) / 6)^α (Wu et
     al. 2016, equation 14). A sentence stops at its limit, or when no live hypothesis
-    can enter its `n_best`.
+    can enter its `n_best`. To score results otherwise, override `score`.
 
     Attributes:
       beams: Live hypotheses and results per sentence.
@@ -32,5 +32,5 @@ class BeamSearch(Strategy):
         # At most N of the 2 N candidates end, so N can stay live.
         return top_k_indices(flat(total_BNV), 2 * self.beams)
 
-    def length_penalty(self, length):
-        return length_penalty(length, self.alpha)
+    def score(self, log_p, length):
+        return log_p / length_penalty(length, self.alpha)

@@ -10,6 +10,7 @@ import pytest
 import tiny
 
 from flaxformer_lite.layers.dense.base import Dense
+from flaxformer_lite.models.base import Embeddings
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.loss import loss_and_grads, loss_sums
@@ -92,6 +93,8 @@ def test_training_step_has_the_golden_results():
     )
     why = f'{test_training_step_has_the_golden_results.__doc__}\n{found}'
     assert found == pytest.approx(expected, rel=1e-5), why
+    assert float(metrics.loss) == pytest.approx(39.77964 / 14, rel=1e-5)
+    assert float(metrics.accuracy) == pytest.approx(2 / 14, rel=1e-5)
     gradient = tiny.float64(jax.tree.leaves(tiny.first_gradient(state)))
     norm = np.sqrt(sum((g**2).sum() for g in gradient))
     np.testing.assert_allclose(metrics.gradient_norm, norm, rtol=1e-5)
@@ -205,7 +208,7 @@ class Words:
 
     dense = Dense(())
     scans_layers = False
-    logit_cap = None
+    embeddings = Embeddings()
     special_tokens = SpecialTokens()
 
     def with_remat(self, remat):
