@@ -44,7 +44,8 @@ COMMANDS = [(page, line) for page in pages.PAGES for line in pages.commands(page
 
 def after_readme(names):
     assert names['logits'].shape == (2, 3, 8_000)
-    assert names['tokens'].shape == (2, 4, 20) and names['exists'].all()
+    result = names['result']
+    assert result.tokens.shape == (2, 4, 20) and result.exists.all()
     assert int(names['state'].step) == 1 and int(names['state'].skipped) == 0
 
 
