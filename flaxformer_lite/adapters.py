@@ -1,13 +1,13 @@
 """Adapters: which parameters train, and how they are merged into their matrices.
 
-A model has adapters if its config sets `dense`, such as 'lora(rank=8)':
+A model has adapters if its matrices do, such as those of `LoRA`:
 
-    model = config.build(config | {'dense': 'lora(rank=8)'}, vocab_size)
+    model = fl.Transformer(vocab_size=8000, dense=fl.dense.LoRA(rank=8))
     frozen = adapters.frozen_paths(model, params)
     state = init_state(model, optimizer, key, frozen=frozen)
     step = make_train_step(model, optimizer, frozen=frozen)
     …
-    plain = config.build(config, vocab_size)
+    plain = model.clone(dense=fl.dense.Dense())
     logits = plain.apply(adapters.merge(model, state.variables), source, inputs)
 """
 

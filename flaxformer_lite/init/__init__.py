@@ -1,6 +1,6 @@
 """Initializers of a model's matrices.
 
-A model takes one as `init`. Derive your own from `Init`.
+A model takes one as `initializer`. Derive your own from `Init`.
 
 - `DeepNorm`: Xavier, smaller for the values and outputs of deep models
 - `Kaiming`: variance 2 / inputs
