@@ -205,11 +205,11 @@ def is_divided(rows: int) -> bool:
 
 
 def by_device(
-    function: Callable,
+    function: Callable[..., Any],
     in_specs: Any,
     out_specs: Any,
     axes: tuple[str, ...] = ROW_AXES,
-) -> Callable:
+) -> Callable[..., Any]:
     """Returns a function that each device runs on its own shard.
 
     Devices communicate only where the function does over `axes`, so their loops may run
@@ -241,7 +241,9 @@ def by_device(
     )
 
 
-def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
+def map_rows(
+    function: Callable[..., Any], whole: tuple[Any, ...], divided: tuple[Any, ...]
+) -> Any:
     """Calls function(*whole, *divided); each device handles its own rows if possible.
 
     Args:
@@ -269,7 +271,7 @@ def is_divided_by_data(rows: int) -> bool:
     return shares > 1 and rows % shares == 0
 
 
-def sum_over_data(function: Callable) -> Callable:
+def sum_over_data(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Returns a function that sums `function` over the devices' rows along `data`.
 
     It sums once, at the end; XLA would sum in every loop iteration, as it does over

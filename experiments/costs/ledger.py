@@ -16,7 +16,6 @@ from experiments.costs.flops import flops as count_flops
 from experiments.data.collate import abstract_batch
 from experiments.errors import UserError, user_errors
 from experiments.runtime.mesh import check_divides
-from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
@@ -171,7 +170,7 @@ def _step(
     variables: Any,
     batch: dict[str, jax.ShapeDtypeStruct],
     frozen: frozenset[str],
-    loss: Spec,
+    loss: Loss,
 ) -> Jaxpr:
 
     def gradients(variables, batch, key):

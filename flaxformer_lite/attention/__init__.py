@@ -17,6 +17,8 @@ A model takes one as `attention`. Derive your own from `Attention`, or from
 - `Sink`: softmax with a learned logit that takes attention from the keys
 - `Softmax`: the paper's, softmax(Q Kᵀ / √d_k) V
 - `TalkingHeads`: softmax with linear maps over the heads around it
+
+`scores` and `__call__` of an attention get a `KeyValues`, the projected tokens.
 """
 
 from typing import TYPE_CHECKING

@@ -20,9 +20,9 @@ Processors change the logits at each step. Derive your own from `Processor`.
 
 `DecodeResult` is the result of `fl.generate`. `filter_logits` and `length_penalty` are
 the formulas of `Sample` and `BeamSearch`. To decode with a model of your own, call a
-strategy with `DecodeInputs`; its `search(inputs).trace()` returns a `SearchTrace`. To
-search in another way, override a strategy's `__call__`, and pass a `BeamState` to each
-step.
+strategy with `DecodeInputs`; its `search(inputs).trace()` returns a `SearchTrace`. A
+strategy's `choose` gets a `SearchState`. To search in another way, override `__call__`,
+and pass a `BeamState` to each step.
 
 A decoding step is a function `(token_BN, state, beam) → (logits_BNV, state)`. It maps
 the tokens at position `beam.step` of N hypotheses per sentence to the logits of the
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     )
     from flaxformer_lite.decoding.result import DecodeResult as DecodeResult
     from flaxformer_lite.decoding.search import DecodeInputs as DecodeInputs
+    from flaxformer_lite.decoding.search import SearchState as SearchState
     from flaxformer_lite.decoding.search import SearchTrace as SearchTrace
     from flaxformer_lite.decoding.search import length_penalty as length_penalty
     from flaxformer_lite.decoding.strategies.base import Strategy as Strategy

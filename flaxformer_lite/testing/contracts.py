@@ -12,7 +12,7 @@ from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.testing import forms, models, parts
+from flaxformer_lite.testing import forms, models, parts, rows
 from flaxformer_lite.testing.decoding import processor_findings, strategy_findings
 from flaxformer_lite.testing.finding import Finding, broken, require
 from flaxformer_lite.testing.losses import loss_findings
@@ -44,7 +44,7 @@ def findings(
     Args:
       part: A component of a model, as a class, an object or a spec; an object that is
         a strategy, a processor or a loss; or a model with the default special tokens
-        and a vocabulary of at least `rows.VOCAB_SIZE`.
+        and a vocabulary of at least `testing.rows.VOCAB_SIZE`.
       kind: Config field of the component, such as 'norm'. Defaults to the kind of the
         base class.
       quick: As in `model_findings`.
@@ -75,7 +75,15 @@ def model_findings(model: Model, quick: bool = False) -> list[Finding]:
     Args:
       model: A small model. Scanning is tested only if the model scans its layers.
       quick: Tests only that logits are finite and depend only on allowed tokens.
+
+    Raises:
+      ValueError: The vocabulary is too small for the tests' sentences.
     """
+    if model.vocab_size < rows.VOCAB_SIZE:
+        raise ValueError(
+            f'vocab_size={model.vocab_size} is too small for the sentences of the '
+            f'tests. Set it to at least {rows.VOCAB_SIZE}.'
+        )
     separate = model.with_separate_layers()
     variables = models.random_variables(separate)
     found = models.examine(separate, variables, quick)

@@ -1,17 +1,21 @@
 """Tests of each public function with each kind of model."""
 
+import ast
 import functools
 import importlib
 import subprocess
 import sys
 import textwrap
+import tomllib
 import types
+from pathlib import Path
 
 import jax
 import numpy as np
 import optax
 import pytest
 import tiny
+import typed_api
 from tiny import slow
 
 import flaxformer_lite
@@ -231,6 +235,47 @@ def test_public_names_are_found_after_all_modules_are_imported():
         assert set(flaxformer_lite.__all__) < set(dir(flaxformer_lite))
     """
     subprocess.run([sys.executable, '-c', textwrap.dedent(code)], check=True)
+
+
+def test_typed_file_uses_each_public_name_and_pyright_checks_it_strictly():
+    file = Path(typed_api.__file__)
+    root = file.parents[2]
+    pyright = tomllib.loads((root / 'pyproject.toml').read_text('utf-8'))['tool']
+    assert file.relative_to(root).as_posix() in pyright['pyright']['include']
+    code = file.read_text('utf-8')
+    assert code.startswith('# pyright: strict')
+    assert 'type: ignore' not in code and 'cast(' not in code
+    used = {ast.unparse(x) for x in ast.walk(ast.parse(code)) if is_attribute(x)}
+    for name in flaxformer_lite.__all__:
+        found = getattr(flaxformer_lite, name)
+        assert f'fl.{name}' in used
+        if isinstance(found, types.ModuleType):
+            assert {f'fl.{name}.{member}' for member in found.__all__} <= used
+
+
+def is_attribute(node):
+    return isinstance(node, ast.Attribute)
+
+
+def test_typed_file_runs():
+    jax.eval_shape(typed_api.use_everything, jax.random.key(0))
+    assert len(typed_api.components()) > 60
+    assert typed_api.from_a_config().vocab_size == typed_api.VOCAB_SIZE
+    assert typed_api.sizes() == 6
+
+
+@pytest.mark.slow
+def test_components_of_the_typed_file_keep_their_contracts():
+    assert not [x for x in typed_api.contracts() if x.holds is False]
+
+
+@pytest.mark.slow
+def test_strategy_and_processors_of_the_typed_file_decode():
+    key = jax.random.key(0)
+    model = typed_api.small_transformer()
+    variables = typed_api.train(model, key).variables
+    texts = typed_api.best_texts(typed_api.decode(model, variables, key))
+    assert all(text[0] == 5 and 7 not in text for text in texts)
 
 
 def namespaces():

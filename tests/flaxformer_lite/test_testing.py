@@ -191,6 +191,12 @@ def test_unknown_component_is_rejected(part, message):
         testing.check(part)
 
 
+def test_model_with_a_too_small_vocabulary_is_rejected():
+    model = parts.small_model().clone(vocab_size=12)
+    with pytest.raises(ValueError, match='vocab_size=12 is too small'):
+        testing.check(model)
+
+
 class Mean(Loss):
     """A mean over all positions, padding included."""
 

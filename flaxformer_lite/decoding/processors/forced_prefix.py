@@ -21,7 +21,7 @@ class ForcedPrefix(Processor):
       [[[False, False, True]]]
     """
 
-    tokens: tuple
+    tokens: tuple[int | jax.Array, ...]
 
     def __post_init__(self):
         super().__post_init__()

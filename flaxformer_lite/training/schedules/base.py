@@ -1,6 +1,7 @@
 """Base class of learning-rate schedules."""
 
 import jax
+from jax.typing import ArrayLike
 
 from flaxformer_lite.validation import FrozenDataclass
 
@@ -12,6 +13,6 @@ class Schedule(FrozenDataclass):
     number of steps, are not: they are those of the training.
     """
 
-    def __call__(self, count: jax.Array | int) -> jax.Array:
+    def __call__(self, count: ArrayLike) -> jax.Array:
         """Returns the rate after `count` updates, float32, at least 0 and finite."""
         raise NotImplementedError
