@@ -36,8 +36,8 @@ def frozen_paths(model: Model, params: Any) -> frozenset[str]:
     if len(frozen) == len(paths):
         first, *_, last = sorted(x[:-7] for x in paths if x.endswith('/kernel'))
         raise ValueError(
-            'model.dense: the pattern matches no weight matrix. Choose from '
-            f'{first}, …, {last}.'
+            f'dense: {type(model.dense).__name__} matches no weight matrix. Choose '
+            f'from {first}, …, {last}.'
         )
     return frozen
 

@@ -155,7 +155,7 @@ def _add_stack(
         elif not missing_ok:
             raise ValueError(
                 f'the attention of {name} does not compute its weights. Record it with '
-                'attention=softmax.'
+                'Softmax attention, which has the same parameters.'
             )
 
 

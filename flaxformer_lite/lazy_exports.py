@@ -55,6 +55,25 @@ def imports_of(package: str) -> dict[str, str]:
     return found
 
 
+def public_name(cls: type) -> str:
+    """Returns the name by which users reach a class; its path if it isn't public.
+
+    Examples:
+      >>> from flaxformer_lite.training.schedules.noam import Noam
+      >>> public_name(Noam), public_name(dict)
+      ('fl.schedules.Noam', 'builtins.dict')
+    """
+    module, name = cls.__module__, cls.__qualname__
+    for public, parent in imports_of('flaxformer_lite').items():
+        if (parent, public) == (module, name):
+            return f'fl.{name}'
+        namespace = f'{parent}.{public}'
+        if module.startswith(f'{namespace}.'):
+            if imports_of(namespace).get(name) == module:
+                return f'fl.{public}.{name}'
+    return f'{module}.{name}'
+
+
 def _import(package: str, module: str, name: str) -> Any:
     """Does `from module import name`, where the name may be a module."""
     if module != package:

@@ -19,7 +19,7 @@ from experiments.config import check, user_modules
 from experiments.config.schema import ExperimentConfig, seed
 from experiments.data.batches import Position
 from experiments.data.prefetch import prefetch
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
 from experiments.evaluation import evaluator, scores
 from experiments.hooks.base import RunInfo
 from experiments.optimizers import eval_params
@@ -192,7 +192,8 @@ class Trainer:
     @functools.cached_property
     def _base_paths(self) -> frozenset[str]:
         _, abstract = self.setup.programs.first_state
-        return adapters.frozen_paths(self.setup.model, abstract.params)
+        with user_errors('model.'):
+            return adapters.frozen_paths(self.setup.model, abstract.params)
 
     def _initialized(self) -> TrainState:
         setup = self.setup

@@ -50,12 +50,13 @@ def divide_by_last(y_BTHU: jax.Array) -> jax.Array:
     return y_BTHU[..., :-1] / divisor_BTH1
 
 
-def check_no_positions(name: str, *given: Any) -> None:
+def check_no_positions(attention: 'Attention', *given: Any) -> None:
     """Raises ValueError if any bias or relative positions are given."""
     if any(value is not None for value in given):
         raise ValueError(
-            f'{name} attention has no scores that these positions could change. Choose '
-            'positions that act on embeddings, queries and keys, or attention=softmax.'
+            f'positions: {type(attention).__name__} attention has no scores that these '
+            'positions could change. Choose positions that act on embeddings, queries '
+            'and keys, or Softmax attention.'
         )
 
 
@@ -254,8 +255,8 @@ class ScaledDotProduct(Attention):
             default = getattr(ScaledDotProduct, name)
             if value != default and not (name == 'temperature' and value > 0):
                 raise ValueError(
-                    f'{name}={value} needs an attention that computes all weights, '
-                    f'such as softmax. Leave {name} at {default}.'
+                    f'{type(self).__name__}.{name}={value} needs an attention that '
+                    f'computes all weights, such as Softmax. Leave it at {default}.'
                 )
 
     def setup(self):

@@ -45,7 +45,7 @@ class Blockwise(ScaledDotProduct):
         bias_BHTS=None,
         relative_positions=None,
     ):
-        check_no_positions('blockwise', relative_positions)
+        check_no_positions(self, relative_positions)
         batch, length, num_heads, _ = q_BTHK.shape
 
         key_blocks = split_into_blocks(kv.key_BGKS, 3, self.block)

@@ -53,9 +53,9 @@ class Differential(ScaledDotProduct):
         *_, num_heads, d_k = q_BTHK.shape
         if num_heads % 2:
             raise ValueError(
-                'differential attention pairs its heads, so their number must be even, '
-                f'not {num_heads}. Change model.num_heads, or that of the decoder or '
-                'of cross-attention.'
+                f'num_heads={num_heads} must be even, because Differential attention '
+                'pairs its heads. Change it, or that of the decoder or of '
+                'cross-attention.'
             )
         # Adam's steps have the size of the rate, so scaled parameters move less.
         init = nn.initializers.normal(0.1 / self.lambda_rate)

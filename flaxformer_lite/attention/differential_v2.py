@@ -27,9 +27,9 @@ class DifferentialV2(ScaledDotProduct):
         num_heads = y_BTHU.shape[2]
         if num_heads % 2:
             raise ValueError(
-                'differential_v2 attention pairs its query heads, so their number must '
-                f'be even, not {num_heads}. Change model.num_heads, or that of the '
-                'decoder or of cross-attention.'
+                f'num_heads={num_heads} must be even, because DifferentialV2 attention '
+                'pairs its query heads. Change it, or that of the decoder or of '
+                'cross-attention.'
             )
         features = (num_heads // 2,)
         lambda_BTH = dense.copy(

@@ -31,7 +31,7 @@ class Flash(ScaledDotProduct):
         bias_BHTS=None,
         relative_positions=None,
     ):
-        check_no_positions('flash', relative_positions)
+        check_no_positions(self, relative_positions)
         self._check_supported(q_BTHK.dtype, kv)
         queries = q_BTHK.shape[1]
         keys = kv.key_BGKS.shape[-1]
@@ -59,9 +59,8 @@ class Flash(ScaledDotProduct):
         d_v = kv.value_BGUS.shape[2]
         if dtype != jnp.bfloat16 or d_k % 8 or d_k != d_v:
             raise ValueError(
-                'flash attention needs model.dtype=bfloat16 and d_v = d_k, a multiple '
-                f'of 8, not {dtype}, {d_v} and {d_k}. Change them, or choose '
-                'attention=blockwise.'
+                'attention: Flash needs dtype=bfloat16 and d_v = d_k, a multiple of 8, '
+                f'not {dtype}, {d_v} and {d_k}. Change them, or choose Blockwise.'
             )
 
 

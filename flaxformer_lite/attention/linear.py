@@ -87,7 +87,7 @@ class Linear(Attention):
     def __call__(
         self, q_BTHK, kv, *, bias_BHTS=None, relative_positions=None, **others
     ):
-        check_no_positions('linear', bias_BHTS, relative_positions)
+        check_no_positions(self, bias_BHTS, relative_positions)
         if isinstance(kv, KeyValues):
             return super().__call__(q_BTHK, kv, **others)
         batch, beams, num_heads, d_k, width = kv.sum_BNHKU.shape

@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 from flaxformer_lite.config.spec import Component, Folder
+from flaxformer_lite.lazy_exports import public_name
 
 
 def warn_of_text(argument: str, spec: Any, folder: Folder) -> None:
@@ -31,9 +32,4 @@ def as_code(component: Component) -> str:
     if component.is_list:
         return f'[{", ".join(map(as_code, component.entries))}]'
     given = ', '.join(f'{name}={x!r}' for name, x in component.arguments.items())
-    name = component.cls.__name__
-    if component.folder and '.' not in component.name:
-        # The package of the folder or of its parent is a namespace.
-        _, namespace, *_ = component.folder.package.split('.')
-        name = f'fl.{namespace}.{name}'
-    return f'{name}({given})'
+    return f'{public_name(component.cls)}({given})'

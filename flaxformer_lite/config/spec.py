@@ -23,6 +23,7 @@ from importlib import metadata
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flaxformer_lite import validation
+from flaxformer_lite.lazy_exports import public_name
 from flaxformer_lite.validation import did_you_mean, quote
 
 
@@ -122,7 +123,7 @@ class Folder:
         if not (isinstance(cls, type) and issubclass(cls, base)):
             raise ValueError(
                 f'{name} is not a subclass of {self.base}. Derive it from '
-                f'{base.__module__}.{self.base}.'
+                f'{public_name(base)}.'
             )
 
     def find(self, spec: Spec) -> 'Component':
@@ -210,6 +211,11 @@ class Component:
         """The components of a list; a single component is its own."""
         return (self,) if self.listed is None else self.listed
 
+    @property
+    def label(self) -> str:
+        """The name in messages: 'local', or 'fl.attention.Local' of a class."""
+        return self.name if self.given is None else public_name(self.given)
+
     @functools.cached_property
     def cls(self) -> Any:
         """The class or function, imported at the first use.
@@ -221,7 +227,7 @@ class Component:
         if self.given is None:
             return self.folder.load(self.name) if self.folder else imported(self.name)
         if self.folder:
-            self.folder.check_class(self.name, self.given)
+            self.folder.check_class(self.label, self.given)
         return self.given
 
     def _check_single(self) -> None:
@@ -267,7 +273,7 @@ class Component:
             if argument not in takes:
                 names = ', '.join(takes) or 'no arguments'
                 raise ValueError(
-                    f'unknown argument {quote(argument)}; {self.name} takes {names}'
+                    f'unknown argument {quote(argument)}; {self.label} takes {names}'
                 )
             validation.check(argument, takes[argument], value)
         defaults = inspect.signature(self.cls).parameters
@@ -277,7 +283,7 @@ class Component:
             pattern = rf'`({re.escape(self.name)}\(.+?\))`'
             example = re.search(pattern, self.cls.__doc__ or '')
             example_text = f', such as {example[1]}' if example else ''
-            raise ValueError(f'{self.name} needs {", ".join(missing)}{example_text}')
+            raise ValueError(f'{self.label} needs {", ".join(missing)}{example_text}')
 
     def make(self, **given: Any) -> Any:
         """Builds the object.
@@ -328,8 +334,8 @@ def _from_node(text: str, node: ast.expr) -> Component:
 def _from_class(spec: type | Dataclass) -> Component:
     if not isinstance(spec, type | Dataclass):
         raise ValueError(
-            f'{quote(spec)} is not a spec: give a text, such as '
-            "'[local(window=64), softmax]', a class, or an object of a dataclass"
+            f'{quote(spec)} is not a spec: give an object, such as '
+            "fl.attention.Local(window=64), a class, or a text, such as 'softmax'"
         )
     cls = spec if isinstance(spec, type) else type(spec)
     arguments = {}
@@ -403,8 +409,8 @@ def kind_of(spec: Spec, folders: Mapping[str, Folder]) -> str:
     known = {name for folder in folders.values() for name in folder.names()}
     raise ValueError(
         f'{quote(component.name)} is not a component. Give a name, or the path of a '
-        'class that derives from the base class of its kind, such as '
-        f'flaxformer_lite.losses.base.Loss{did_you_mean(component.name, sorted(known))}'
+        'class that derives from the base class of its kind, such as fl.losses.Loss'
+        f'{did_you_mean(component.name, sorted(known))}'
     )
 
 

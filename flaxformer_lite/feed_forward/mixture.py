@@ -87,7 +87,8 @@ class MixtureOfExperts(FeedForward):
         super().__post_init__()
         if self.top > self.experts:
             raise ValueError(
-                f'top must be at most experts={self.experts}, not {self.top}'
+                f'MixtureOfExperts.top must be at most experts={self.experts}, not '
+                f'{self.top}'
             )
 
     @nn.compact

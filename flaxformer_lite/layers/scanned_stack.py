@@ -220,7 +220,7 @@ def _check_declared(published: dict[str, Any], declared: dict[str, Any]) -> None
         if name not in declared:
             raise ValueError(
                 f'{name!r} is published by a layer of a scan, but not declared. Return '
-                'its shape from Block.publishes, or set model.scan_layers=False.'
+                'its shape from Block.publishes, or set scan_layers=False.'
             )
 
 

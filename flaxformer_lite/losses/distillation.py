@@ -42,7 +42,7 @@ class Distillation(Loss):
         super().__post_init__()
         if self.teacher is None:
             raise ValueError(
-                'distillation needs a teacher: give a model and its variables, such as '
+                'Distillation needs a teacher. Give a model and its variables, such as '
                 'Distillation(teacher=model, teacher_variables=variables).'
             )
 

@@ -24,7 +24,7 @@ class RDrop(Loss):
     def __call__(self, logits, batch):
         if logits.ndim != 4:
             raise ValueError(
-                'r_drop needs the logits of two passes, (B, T, 2, V), not '
+                'RDrop needs the logits of two passes, (B, T, 2, V), not '
                 f'{logits.shape}. Call sums(model, variables, batch, key).'
             )
         costs_BTP = smoothed_cross_entropy(

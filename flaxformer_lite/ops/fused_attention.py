@@ -57,7 +57,7 @@ def _refuse(*_, reason):
     problem = 'runs on NVIDIA GPUs with cuDNN only.'
     if reason:
         problem = f'does not run on this GPU: {reason}'
-    raise ValueError(f'attention: flash {problem} Choose attention=blockwise.')
+    raise ValueError(f'attention: Flash {problem} Choose Blockwise.')
 
 
 # Identity of a mask, which needs no derivative.

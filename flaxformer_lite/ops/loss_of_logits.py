@@ -290,7 +290,7 @@ def _without_gradient(field: str, x: jax.Array) -> jax.Array:
 def _raise_for_gradient(field, residuals, cotangent):
     raise ValueError(
         f'LossSums.{field}: only loss has a gradient. Differentiate loss, which equals '
-        'nll for the loss cross_entropy(label_smoothing=0.0).'
+        'nll for the loss CrossEntropy(label_smoothing=0.0).'
     )
 
 

@@ -33,7 +33,7 @@ class T5(Positions):
         super().__post_init__()
         if self.max_distance <= self.buckets // 2:
             raise ValueError(
-                f'max_distance must be above half of buckets={self.buckets}, not '
+                f'T5.max_distance must be above half of buckets={self.buckets}, not '
                 f'{self.max_distance}'
             )
 

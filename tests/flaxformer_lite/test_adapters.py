@@ -158,10 +158,10 @@ def test_training_changes_only_the_adapters_and_lowers_the_loss():
 
 def test_invalid_adapters_are_rejected():
     for argument, problem in {
-        'rank=20': r'^model\.dense: rank=20 exceeds',
+        'rank=20': '^LoRA.rank=20 exceeds',
         'alpha=0.0': 'alpha.* above 0',
         'alpha=-1.0': 'alpha.* above 0',
-        'on="nothing"': '^model.dense: the pattern matches no .*decoder/layer_0/cr',
+        'on="nothing"': '^dense: LoRA matches no weight matrix.*decoder/layer_0/cr',
     }.items():
         with pytest.raises(ValueError, match=problem):
             model = model_with(f'lora({argument})')

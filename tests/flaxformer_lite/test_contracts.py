@@ -321,15 +321,15 @@ OTHER_FIELDS = {
 REJECTIONS = (
     r"model\.cross\.positions='(alibi|learned|sinusoidal|sinusoidal_t2t|t5)' has no "
     'effect in cross-attention',
-    '(linear|blockwise|flash) attention has no scores that these positions could',
+    'positions: (Linear|Blockwise|Flash) attention has no scores that these positions',
     r'model\.tie=(all|source_target) shares source and target embeddings, but d_m',
     r'model\.merged_attention=True shares matrices between source and target, but d_m',
     r'model\.(decoder\.)?positions: (Shaw|TransformerXL) adds scores by dist',
     r'model\.[\w.]*num_kv_heads=2 does not divide [\w.]*num_heads=1',
-    r'differential(_v2)? attention pairs its (query )?heads, so their number must be',
+    r'num_heads=\d+ must be even, because Differential(V2)? attention pairs its',
     r'model\.projections=False: this attention combines query heads, so its output is',
     r'model\.decoder\.attention: Forgetting supports only attention to ear',
-    r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of 8',
+    'attention: Flash needs dtype=bfloat16 and d_v = d_k, a multiple of 8',
 )
 NUM_DRAWS = 100
 # The default test has a small model.

@@ -149,7 +149,7 @@ def test_strings_warn_and_show_the_objects():
         (dict(strategy=MBR()), 'sampling needs a key'),
         (
             dict(strategy='mbr(utility="bleu")', key=jax.random.key(0)),
-            "utility must be a function of token ids, not 'bleu'",
+            "MBR.utility must be a function of token ids, not 'bleu'",
         ),
         (dict(source=[[4, 13, 1]]), 'source contains token id 13'),
         (dict(max_length=0), 'max_length must be at least 1'),
@@ -158,6 +158,7 @@ def test_strings_warn_and_show_the_objects():
         (dict(forced_first=13), 'forced prefix: token 13 is not text'),
         (dict(forced_first=-1), 'forced prefix: token -1 is not text'),
         (dict(forced_first=4, max_length=1), 'forced prefix: 1 tokens'),
+        (dict(processors=MinLength), 'processors: fl.decoding.MinLength needs length'),
         (dict(processors=ForcedPrefix((5, 2))), 'token 2 is not text'),
         (
             dict(processors=[ForcedPrefix((5, 6, 7))], max_length=3),

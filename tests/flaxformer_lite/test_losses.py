@@ -13,8 +13,10 @@ from tiny import slow
 from flaxformer_lite import testing
 from flaxformer_lite.config.spec import Component
 from flaxformer_lite.config.variants import LOSSES
+from flaxformer_lite.decoding import Greedy
 from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.losses.base import Loss, Sum
+from flaxformer_lite.losses.distillation import Distillation
 from flaxformer_lite.losses.focal import Focal
 from flaxformer_lite.models.base import Embeddings
 from flaxformer_lite.ops import loss_of_logits, use_reference
@@ -399,6 +401,12 @@ def test_loss_can_be_a_spec_a_class_or_an_object():
         (0.1, 'loss: 0.1 is not a spec'),
         ([], 'loss: the list of losses is empty'),
         (Words, 'Words is not a subclass of Loss'),
+        (
+            Greedy(),
+            'loss: fl.decoding.Greedy is not a subclass of Loss. Derive it from '
+            'fl.losses.Loss.',
+        ),
+        (Distillation, 'Distillation needs a teacher'),
     ],
 )
 def test_invalid_loss_is_rejected(loss, message):
@@ -417,7 +425,7 @@ def test_loss_of_logits_and_batch_is_that_of_each_label():
     counted = np.where(batch['labels'] != 0, found, 0)
     sums, _ = loss.sums(model, variables(), batch)
     np.testing.assert_allclose(sums.loss, counted.sum(), rtol=1e-5)
-    with pytest.raises(ValueError, match=r'r_drop needs the logits of two passes'):
+    with pytest.raises(ValueError, match='RDrop needs the logits of two passes'):
         loss_of('r_drop')(logits, batch)
 
 

@@ -107,6 +107,18 @@ def is_error_of_input(node):
     return name in ('UserError', 'ValueError', 'TypeError')
 
 
+def test_errors_of_the_library_name_neither_config_fields_nor_deep_modules():
+    deep = re.compile(r'\bmodel\.(?!init)\w|flaxformer_lite\.\w+\.')
+    problems = []
+    for file in (x for x in FILES if x.is_relative_to(ROOT / 'flaxformer_lite')):
+        for node in ast.walk(parsed(file)):
+            if is_error_of_input(node):
+                parts = [getattr(x, 'value', None) for x in ast.walk(node.exc)]
+                if any(isinstance(x, str) and deep.search(x) for x in parts):
+                    problems.append(f'{file.relative_to(ROOT)}:{node.lineno}')
+    assert problems == []
+
+
 def test_error_messages_are_one_line():
     problems = []
     for file in FILES:

@@ -28,7 +28,9 @@ class ForcedPrefix(Processor):
         if not self.tokens or not all(
             isinstance(x, int | jax.Array) for x in self.tokens
         ):
-            raise ValueError(f'tokens must be ids, such as (5, 9), not {self.tokens!r}')
+            raise ValueError(
+                f'ForcedPrefix.tokens must be ids, such as (5, 9), not {self.tokens!r}'
+            )
 
     def check(self, vocab_size, special_tokens, max_length):
         special = dataclasses.astuple(special_tokens)

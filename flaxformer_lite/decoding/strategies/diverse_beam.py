@@ -36,8 +36,8 @@ class DiverseBeamSearch(BeamSearch):
         super().__post_init__()
         if self.beams % self.groups:
             raise ValueError(
-                f'beams={self.beams} cannot be divided among groups={self.groups}: '
-                'give a multiple of it'
+                f'DiverseBeamSearch.beams={self.beams} cannot be divided among '
+                f'groups={self.groups}. Give a multiple of it.'
             )
 
     @property

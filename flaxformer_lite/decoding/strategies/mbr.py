@@ -35,8 +35,8 @@ class MBR(Sample):
         super().__post_init__()
         if self.utility is not None and not callable(self.utility):
             raise ValueError(
-                f'utility must be a function of token ids, not {self.utility!r}. Leave '
-                'it out, or give one such as MBR(utility=f).'
+                f'MBR.utility must be a function of token ids, not {self.utility!r}. '
+                'Leave it out, or give one such as MBR(utility=f).'
             )
 
     @property

@@ -51,8 +51,8 @@ class LoRA(Dense):
         d, f = w_DF.shape
         if self.rank > min(d, f):
             raise ValueError(
-                f'model.dense: rank={self.rank} exceeds the rank of {path}, '
-                f'{min(d, f)}. Lower it, or change `on`.'
+                f'LoRA.rank={self.rank} exceeds the rank of {path}, {min(d, f)}. Lower '
+                'it, or change LoRA.on.'
             )
         # The variance of a uniform distribution within ±b is b² / 3.
         a_init = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')

@@ -222,7 +222,7 @@ def test_differential_v2_subtracts_the_second_head_that_shares_a_key():
 
 def test_differential_attention_rejects_odd_heads_and_missing_projections():
     for kind in (Differential, DifferentialV2):
-        with pytest.raises(ValueError, match='must be even, not 3'):
+        with pytest.raises(ValueError, match='num_heads=3 must be even'):
             run(multi_head(core_attention=kind()))
     fields = dict(d_k=None, d_v=None, projections=False)
     with pytest.raises(ValueError, match='model.projections=False'):
