@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +58,17 @@ class Ensemble:
                         f'members: their {name} differ, {first} and {other}. An '
                         'ensemble needs models of one vocabulary.'
                     )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Explains that an ensemble isn't a model, where a model is expected."""
+            if not name.startswith('_') and hasattr(Model, name):
+                raise ValueError(
+                    'model: an Ensemble is not a model. Pass ensemble.model and '
+                    'ensemble.variables to generate or log_probs, or one of its models.'
+                )
+            raise AttributeError(f'Ensemble has no attribute {name!r}')
 
     @property
     def model(self) -> 'EnsembleModel':

@@ -17,8 +17,9 @@ from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.decoding.strategies.beam import BeamSearch
 from flaxformer_lite.ensembling import EnsembleModel
+from flaxformer_lite.interventions.actions import check_heads
 from flaxformer_lite.interventions.context import as_pytree, with_separate_layers
-from flaxformer_lite.interventions.decoding import decode_functions
+from flaxformer_lite.interventions.decoding import decode_functions, number_of_heads
 from flaxformer_lite.interventions.names import Interventions
 from flaxformer_lite.kv_cache import with_float32_slots
 from flaxformer_lite.masks import TokenBatch
@@ -170,6 +171,7 @@ def generate(
                 'interventions: an ensemble has no activations. Pass one of its models.'
             )
         interventions = as_pytree(interventions)
+        check_heads(interventions, functools.partial(number_of_heads, model))
     return _generate(model, options, trace_keys(), *arrays, interventions or None)
 
 

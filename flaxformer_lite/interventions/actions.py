@@ -1,12 +1,13 @@
 """Ready-made interventions: functions of an activation's value and place."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from flaxformer_lite.interventions.names import Where
+from flaxformer_lite.interventions.names import Interventions, Where, matches
 
 
 class _Selection(NamedTuple):
@@ -51,6 +52,14 @@ class _Selection(NamedTuple):
 def _vector(name: str, numbers: Any) -> jax.Array | None:
     if numbers is None:
         return None
+    if not any(isinstance(x, Tracer) for x in jax.tree.leaves(numbers)):
+        # Keeps them known within `jax.jit`.
+        with jax.ensure_compile_time_eval():
+            return _checked_vector(name, numbers)
+    return _checked_vector(name, numbers)
+
+
+def _checked_vector(name: str, numbers: Any) -> jax.Array:
     try:
         vector_N = jnp.atleast_1d(jnp.asarray(numbers))
         is_integer = jnp.issubdtype(vector_N.dtype, jnp.integer) or not vector_N.size
@@ -77,6 +86,22 @@ def _check_below(number: int, heads: jax.Array, activation: str) -> None:
         )
 
 
+def check_heads(
+    interventions: Interventions, count: Callable[[], Mapping[str, int]]
+) -> None:
+    """Raises ValueError if a ready-made intervention has a head that doesn't exist.
+
+    Args:
+      count: Returns the number of heads of each activation. Called only if needed.
+    """
+    for key, function in interventions.items():
+        for chosen in getattr(function, 'args', ()):
+            if isinstance(chosen, _Selection) and chosen.heads is not None:
+                for name, number in count().items():
+                    if matches(key, name):
+                        _check_below(number, chosen.heads, name)
+
+
 def _expand_axes(x: jax.Array, own: str, axes: str) -> jax.Array:
     """Inserts axes of size 1, so that x with the axes `own` broadcasts to `axes`."""
     missing = [i for i, axis in enumerate(axes) if axis not in own]
@@ -92,8 +117,8 @@ def set_to(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> 
       x: A number, an array of the trailing axes, or one of all axes, as recorded with
         teacher forcing. While decoding, a whole array gives each step its token.
       heads, tokens, steps: Heads, positions and decoding steps to change; all by
-        default. A head that doesn't exist raises ValueError, except under `jax.jit`
-        and in `generate`, where values are unknown.
+        default. A head that doesn't exist raises ValueError, unless the numbers are
+        an argument of your own `jax.jit` function and thus unknown.
     """
     return jax.tree_util.Partial(
         _replace_with, jnp.asarray(x), _Selection.of(heads, tokens, steps)

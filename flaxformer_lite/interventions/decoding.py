@@ -1,14 +1,50 @@
 """Decoding with interventions."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from flaxformer_lite.interventions.context import InterventionObserver
-from flaxformer_lite.interventions.names import Interventions
+from flaxformer_lite.interventions.context import (
+    InterventionObserver,
+    with_separate_layers,
+)
+from flaxformer_lite.interventions.names import Interventions, Where
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.taps import observed_by
+from flaxformer_lite.training.train_step import init_variables
+
+
+@functools.lru_cache(maxsize=16)
+def number_of_heads(model: Model) -> dict[str, int]:
+    """Returns the number of heads of each activation that has heads, by name."""
+    counter = _HeadCounter()
+
+    def run(key):
+        separate, variables = with_separate_layers(model, init_variables(model, key))
+        token_BT = jnp.ones((1, 1), jnp.int32)
+        with observed_by(counter):
+            separate.apply(variables, token_BT, token_BT)
+
+    jax.eval_shape(run, jax.random.key(0))
+    return counter.found
+
+
+class _HeadCounter:
+    """Observer that counts the heads of activations."""
+
+    def __init__(self):
+        self.found: dict[str, int] = {}
+
+    def wants(self, name: str) -> bool:
+        return True
+
+    def __call__(self, value: jax.Array, where: Where) -> jax.Array:
+        if 'H' in where.axes:
+            self.found[where.name] = value.shape[where.axes.index('H')]
+        return value
 
 
 class InterventionState(NamedTuple):

@@ -299,11 +299,27 @@ def test_heads_are_chosen_under_jit_as_without_it():
 
 
 def test_heads_that_the_model_lacks_are_rejected():
-    changes = {
-        'decoder/layer_0/self_attention/z': interventions.set_to(0.0, heads=[99])
-    }
-    with pytest.raises(ValueError, match=r'^heads: .*self_attention/z has the heads 0'):
-        flaxformer_lite.record(*opened('paper'), batch(), interventions=changes)
+    model, variables = opened('paper')
+
+    def changes():
+        action = interventions.set_to(0.0, heads=[99])
+        return {'decoder/layer_*/self_attention/z': action}
+
+    def record():
+        return flaxformer_lite.record(
+            model, variables, batch(), interventions=changes()
+        )
+
+    sources = batch()['source']
+    for call in (
+        record,
+        functools.partial(jax.eval_shape, record),
+        lambda: flaxformer_lite.generate(
+            model, variables, sources, interventions=changes()
+        ),
+    ):
+        with pytest.raises(ValueError, match='^heads: .*self_attention/z has the head'):
+            call()
 
 
 @pytest.mark.ci

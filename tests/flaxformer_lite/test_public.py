@@ -148,6 +148,27 @@ def test_ensemble_rejects_functions_of_a_single_model(ensemble):
             call()
 
 
+def test_ensemble_in_place_of_a_model_is_rejected():
+    model = tiny.model(num_layers=1)
+    variables = tiny.all_variables(model)
+    ensemble = flaxformer_lite.Ensemble([(model, variables)])
+    optimizer, batch = optax.sgd(1e-3), batch_of(model)
+    key = jax.random.key(0)
+    for call in (
+        lambda: flaxformer_lite.init_state(ensemble, optimizer, key),
+        lambda: flaxformer_lite.make_train_step(ensemble, optimizer),
+        lambda: flaxformer_lite.generate(ensemble, variables, SOURCES),
+        lambda: flaxformer_lite.log_probs(ensemble, variables, batch),
+        lambda: flaxformer_lite.record(ensemble, variables, batch),
+        lambda: flaxformer_lite.make_batch(SOURCES, TARGETS, model=ensemble),
+        lambda: ensemble.apply(variables, batch['source'], batch['inputs']),
+    ):
+        with pytest.raises(ValueError, match='model: an Ensemble is not a model'):
+            call()
+    with pytest.raises(AttributeError, match="no attribute 'modle'"):
+        _ = ensemble.modle
+
+
 def test_ensemble_needs_models_of_one_vocabulary():
     special = SpecialTokens(padding=1, bos=2, eos=2)
     model = tiny.model()
