@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -243,7 +244,10 @@ def is_file_name(name: str) -> bool:
 
 
 def obstacle(path: Path) -> str:
-    """Returns why `path`, called "it", and its parents cannot be written, or ''."""
+    """Returns why `path`, called "it", and its parents cannot be written, or ''.
+
+    It creates the missing folders, but in a temporary one that it removes.
+    """
     nearest = path.absolute()
     while not exists(nearest):
         nearest = nearest.parent
@@ -253,6 +257,13 @@ def obstacle(path: Path) -> str:
         return f'{name} is not a directory'
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=effective):
         return f'there is no permission to write in {name}'
+    missing = path.absolute().relative_to(nearest)
+    try:
+        # Permissions don't show what file systems such as /proc refuse to create.
+        with tempfile.TemporaryDirectory('.tmp', '.', nearest) as trial:
+            (Path(trial) / missing).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f'no folder can be created in {name}: {error.strerror}'
     return ''
 
 

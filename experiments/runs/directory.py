@@ -61,7 +61,7 @@ def _as_text(value: Any) -> str:
 
 
 def check_directory(path: Path, config: Config) -> str:
-    """Returns the state of a directory for a run of this config. Writes nothing.
+    """Returns the state of a directory for a run of this config; leaves it unchanged.
 
     The state is `EXTENDED` if the config has more steps or epochs than the stored
     one.

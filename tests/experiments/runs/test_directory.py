@@ -1,6 +1,8 @@
 """Tests of a run's directory: its name, config and state."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,17 @@ def test_directory_with_other_files_is_rejected_and_unchanged(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == [name]
     with pytest.raises(UserError, match=f'{name} is not a directory.*--workdir'):
         directory.check_directory(tmp_path / name / 'run', CONFIG)
+
+
+def test_directory_that_the_file_system_refuses_is_rejected(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.ENOENT, 'No such file or directory')
+
+    assert directory.check_directory(tmp_path / 'runs' / 'a', CONFIG) == directory.NEW
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(os, 'mkdir', refuse)  # as in /proc, whatever its permissions
+    with pytest.raises(UserError, match='no folder can be created in .*--workdir'):
+        directory.check_directory(tmp_path / 'runs' / 'a', CONFIG)
 
 
 def test_directory_without_permissions_is_rejected_before_any_work(nobody):
