@@ -12,8 +12,17 @@ from flaxformer_lite.validation import Range
 class Additive(Attention):
     """Additive attention: softmax(vᵀ tanh(W q + U k)).
 
+    Source: Bahdanau et al. 2015, appendix A.1.2. Use it to compare with early
+    translation models. It takes more memory than dot products, because it has a hidden
+    layer per query-key pair.
+
     Attributes:
       width: Width of the hidden layer. 0 uses d_k. Time and memory grow with it.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> attention = fl.attention.Additive(width=8)
+      >>> model = fl.Transformer(vocab_size=100, attention=attention)
     """
 
     per_head = True

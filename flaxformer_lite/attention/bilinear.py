@@ -10,6 +10,14 @@ class Bilinear(Attention):
     """Bilinear attention: softmax(qᵀ W k / √d_k).
 
     W is initialized to the identity, which gives dot-product attention.
+
+    Source: Luong et al. 2015, §3.1, `general`. Use it to test a learned product of
+    queries and keys.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> attention = fl.attention.Bilinear()
+      >>> model = fl.Transformer(vocab_size=100, attention=attention)
     """
 
     per_head = True

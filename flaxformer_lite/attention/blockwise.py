@@ -28,8 +28,16 @@ class Blockwise(ScaledDotProduct):
     each block of queries. The mask still takes one byte per query-key pair, and a bias
     takes four.
 
+    Sources: Rabe and Staats 2021; Dao et al. 2022, algorithm 1. Use it for long texts,
+    on any hardware. It equals `Softmax` up to rounding.
+
     Attributes:
       block: Maximum number of queries, and of keys, per block.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> attention = fl.attention.Blockwise(block=256)
+      >>> model = fl.Transformer(vocab_size=100, attention=attention)
     """
 
     unsupported = ('temperature', 'dropout')

@@ -23,8 +23,16 @@ def unit_vector(x: jax.Array, axis: int) -> jax.Array:
 class Cosine(Attention):
     """Cosine attention: softmax(g · q / ‖q‖ · k / ‖k‖), with g learned for each head.
 
+    Source: Henry et al. 2020. Use it to bound the scores, for example if training is
+    unstable.
+
     Attributes:
       start: Initial value of every g.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> attention = fl.attention.Cosine()
+      >>> model = fl.Transformer(vocab_size=100, attention=attention)
     """
 
     per_head = True

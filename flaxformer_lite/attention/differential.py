@@ -29,7 +29,10 @@ class Differential(ScaledDotProduct):
     all pairs of a layer share. `initial_lambda` gives λ_init. The output of a pair is
     (1 − λ_init) · RMSNorm over its 2 d_v features.
 
-    `differential_v2` is the authors' later version.
+    `DifferentialV2` is the authors' later version.
+
+    Source: Ye et al. 2024, equations 1 to 3. Use it if irrelevant tokens draw
+    attention, as in long texts.
 
     Attributes:
       lambda_rate: Learning rate of λ's vectors, relative to other parameters, for Adam
@@ -38,6 +41,11 @@ class Differential(ScaledDotProduct):
 
     Raises:
       ValueError: The number of heads is odd.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> attention = fl.attention.Differential()
+      >>> model = fl.Transformer(vocab_size=100, attention=attention)
     """
 
     per_head = True

@@ -16,8 +16,16 @@ class DifferentialV2(ScaledDotProduct):
     Double `num_heads`, and keep `num_kv_heads`, `d_k` and `d_v`, so that both heads of
     a pair read the same keys and values.
 
+    Source: Ye et al. 2026. Use it to compare with `Differential`, which has one λ per
+    layer and a norm.
+
     Raises:
       ValueError: The number of heads is odd.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> attention = fl.attention.DifferentialV2()
+      >>> model = fl.Transformer(vocab_size=100, attention=attention)
     """
 
     queries_per_head = 2

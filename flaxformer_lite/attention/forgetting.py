@@ -13,6 +13,13 @@ class Forgetting(ScaledDotProduct):
     The sum runs over the tokens l after key j, up to query i. Each token has one gate
     per head, f_l = σ(x_l · w + b), with b initialized to 0. The paper's models use no
     positions besides the gates.
+
+    Source: Lin et al. 2025. Use it in a decoder instead of positions.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> gates = fl.attention.Forgetting()
+      >>> model = fl.DecoderOnly(vocab_size=100, attention=gates)
     """
 
     per_head = True

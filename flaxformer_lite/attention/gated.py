@@ -15,16 +15,22 @@ class Gated(ScaledDotProduct):
     """Softmax attention whose heads are gated by the input: y ⊙ σ(x W_g).
 
     x is the vector from which the query is projected, and y the output of all heads.
-    Source: gate G1.
 
     To gate another attention, derive from both classes:
 
         class GatedFlash(Gated, Flash): ...
 
+    Source: Qiu et al. 2025, gate G1. Use it to let a head output nothing.
+
     Attributes:
       gates: 'elements' for one gate per feature of each head, 'heads' for one per head.
       start_at_one: Whether gates are 2 σ(x W_g), with W_g initialized to 0. The initial
         function is then that of plain attention. In the source, gates are about ½.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> attention = fl.attention.Gated(gates='heads')
+      >>> model = fl.Transformer(vocab_size=100, attention=attention)
     """
 
     gates: Annotated[str, Choices('elements', 'heads')] = 'elements'

@@ -72,6 +72,13 @@ class Linear(Attention):
 
     Decoding carries the sums from token to token. Training computes the equivalent
     softmax(log φ(q) · φ(k)) for all pairs.
+
+    Source: Katharopoulos et al. 2020, equations 5 and 7. Use it if a decoding step must
+    take the same time and memory for any length.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> model = fl.DecoderOnly(vocab_size=100, attention=fl.attention.Linear())
     """
 
     def scores(self, q_BTHK, kv):

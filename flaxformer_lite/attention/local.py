@@ -10,9 +10,17 @@ from flaxformer_lite.validation import Range, Size
 class Local(ScaledDotProduct):
     """Scaled dot-product attention to the keys near the query.
 
+    Sources: Luong et al. 2015, §3.2; Child et al. 2019. Use it where near tokens
+    suffice, for example in every other layer.
+
     Attributes:
       window: Keys must be fewer than `window` positions away.
       window_after: The limit for keys after the query. Defaults to `window`.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> pattern = [fl.attention.Local(window=64), fl.attention.Softmax()]
+      >>> model = fl.Transformer(vocab_size=100, attention=pattern)
     """
 
     by_distance = True

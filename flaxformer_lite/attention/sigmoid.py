@@ -7,7 +7,16 @@ from flaxformer_lite.attention.base import Attention
 
 
 class Sigmoid(Attention):
-    """Sigmoid attention: σ(q · k / √d_k − log n), with n the number of visible keys."""
+    """Sigmoid attention: σ(q · k / √d_k − log n), with n the number of visible keys.
+
+    Source: Ramapuram et al. 2024. Use it to test whether keys must compete for
+    attention.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> attention = fl.attention.Sigmoid()
+      >>> model = fl.Transformer(vocab_size=100, attention=attention)
+    """
 
     def weights(self, scores_BHTS, mask_BHTS):
         visible_BHT1 = mask_BHTS.sum(-1, keepdims=True)

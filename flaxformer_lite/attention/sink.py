@@ -15,8 +15,15 @@ class Sink(ScaledDotProduct):
     gpt-oss (OpenAI 2025) learns b_h. With b_h = 0 this is "softmax off by one" (Miller
     2023).
 
+    Use it to let a head attend to nothing.
+
     Attributes:
       learned: Whether b_h is a parameter, initialized to 0. If False, it stays 0.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> attention = fl.attention.Sink()
+      >>> model = fl.Transformer(vocab_size=100, attention=attention)
     """
 
     per_head = True

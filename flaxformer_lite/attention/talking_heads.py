@@ -12,6 +12,14 @@ class TalkingHeads(Attention):
     """Talking-heads attention: P' · softmax(P · scores), where P and P' mix heads.
 
     Both are learned and initialized near the identity.
+
+    Source: Shazeer et al. 2020. Use it to test whether heads benefit from the scores of
+    others.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> attention = fl.attention.TalkingHeads()
+      >>> model = fl.Transformer(vocab_size=100, attention=attention)
     """
 
     per_head = True

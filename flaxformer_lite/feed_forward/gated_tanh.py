@@ -6,7 +6,15 @@ from flaxformer_lite.feed_forward.base import Gated
 
 
 class GatedTanh(Gated):
-    """(tanh(x W + b) ⊙ (x V + c)) W₂ + b₂."""
+    """(tanh(x W + b) ⊙ (x V + c)) W₂ + b₂.
+
+    Source: Dahl et al. 2023. Use it to reproduce the WMT workload of AlgoPerf.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> feed_forward = fl.feed_forward.GatedTanh()
+      >>> model = fl.Transformer(vocab_size=100, feed_forward=feed_forward)
+    """
 
     bias: bool = True
 

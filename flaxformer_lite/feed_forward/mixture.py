@@ -68,6 +68,9 @@ class MixtureOfExperts(FeedForward):
     Each expert computes only its own tokens, in blocks of equal size (Gale et al. 2023,
     "MegaBlocks").
 
+    Sources: Shazeer et al. 2017; Lepikhin et al. 2021. Use it for more parameters at
+    almost the same computation per token.
+
     Attributes:
       experts: E.
       top: Number of experts per token.
@@ -76,6 +79,11 @@ class MixtureOfExperts(FeedForward):
 
     Raises:
       ValueError: `top` exceeds `experts`.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> feed_forward = fl.feed_forward.MixtureOfExperts(experts=8)
+      >>> model = fl.Transformer(vocab_size=100, feed_forward=feed_forward)
     """
 
     experts: Size = 4

@@ -22,6 +22,9 @@ class Distillation(Loss):
         def step(state, batch, key, loss):
             return make_train_step(model, optimizer, loss=loss)(state, batch, key)
 
+    Sources: Kim and Rush 2016, §3.1; Hinton et al. 2015. Use it to train a small model
+    with the help of a large one.
+
     Attributes:
       teacher: A model with the same vocabulary, or that of an `Ensemble`.
       weight: α.

@@ -9,8 +9,15 @@ from flaxformer_lite.validation import SMALLEST_FLOAT, NotNegative
 class Focal(Loss):
     """−(1 − p)^γ log p, with p of the label: down-weights confident predictions.
 
+    Source: Lin et al. 2017, equation 4. Use it to weight rare and difficult tokens
+    more.
+
     Attributes:
       gamma: γ; 0 gives the cross-entropy.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> loss = fl.losses.Focal(gamma=1.0)
     """
 
     gamma: NotNegative = 2.0

@@ -12,9 +12,16 @@ class RDrop(Loss):
 
     The mean of the two divergences is reported as `r_drop_kl`.
 
+    Source: Liang et al. 2021, equation 4. Use it against overfitting of small data. A
+    step takes about twice as long.
+
     Attributes:
       weight: α.
       label_smoothing: ε of the cross-entropies.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> loss = fl.losses.RDrop(weight=1.0)
     """
 
     passes = 2

@@ -10,8 +10,15 @@ from flaxformer_lite.validation import NotNegative
 class ZLoss(Loss):
     """w log² Z, with Z = Σ_v exp(z_v).
 
+    Source: Chowdhery et al. 2022, §5. Add it to another loss to keep logits small, for
+    example in bfloat16.
+
     Attributes:
       weight: w.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> loss = [fl.losses.CrossEntropy(), fl.losses.ZLoss(weight=1e-4)]
     """
 
     weight: NotNegative = 1e-4

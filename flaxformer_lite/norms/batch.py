@@ -14,8 +14,16 @@ class BatchNorm(Norm):
     Training uses batch statistics and updates running averages in `batch_stats`.
     Evaluation and decoding use the averages.
 
+    Source: Ioffe and Szegedy 2015, algorithm 1. Use it to compare with `LayerNorm`;
+    rows of a batch then depend on each other.
+
     Attributes:
       momentum: Weight of the old running averages in an update.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> norm = fl.norms.BatchNorm()
+      >>> model = fl.Transformer(vocab_size=100, norm=norm)
     """
 
     momentum: Rate = 0.99

@@ -8,7 +8,15 @@ from flaxformer_lite.validation import Epsilon
 
 
 class LayerNorm(Norm):
-    """(x − E x) / √(Var x + ε) ⊙ γ + β over features, the variance biased."""
+    """(x − E x) / √(Var x + ε) ⊙ γ + β over features, the variance biased.
+
+    Source: Ba et al. 2016. It is the paper's norm (§3.1) and the default.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> norm = fl.norms.LayerNorm(epsilon=1e-5)
+      >>> model = fl.Transformer(vocab_size=100, norm=norm)
+    """
 
     divides_in: ClassVar[str | None] = 'normalize'
     centers: ClassVar[bool] = True

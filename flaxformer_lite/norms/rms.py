@@ -13,9 +13,17 @@ from flaxformer_lite.validation import Epsilon, Range
 class RMSNorm(Norm):
     """x / √(E x² + ε) ⊙ (c + w) over features, in float32.
 
+    Source: Zhang and Sennrich 2019. Use it as a cheaper `LayerNorm`, as in recent
+    language models.
+
     Attributes:
       offset: c, a constant: 1 in Gemma, 0 elsewhere. w is learned; c + w starts at 1.
       learned: Whether there is a w. Otherwise the gain is 1.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> norm = fl.norms.RMSNorm()
+      >>> model = fl.Transformer(vocab_size=100, norm=norm)
     """
 
     biased = False

@@ -13,8 +13,16 @@ from flaxformer_lite.validation import Epsilon
 class ScaleNorm(Norm):
     """g · x / ‖x‖ over features, in float32, with one learned g, initially √d_model.
 
+    Source: Nguyen and Salazar 2019. Use it with `fl.residual.PreNorm` for translation
+    with little data, as the source does.
+
     Attributes:
       epsilon: Added to ‖x‖² inside the root.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> norm = fl.norms.ScaleNorm()
+      >>> model = fl.Transformer(vocab_size=100, norm=norm)
     """
 
     divides_in: ClassVar[str | None] = '__call__'

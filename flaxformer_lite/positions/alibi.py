@@ -14,6 +14,8 @@ class ALiBi(Positions):
     Other h use the slopes of the next lower power of two, then every second one of the
     next higher, as in the paper's code.
 
+    Source: Press et al. 2022. Use it for sentences longer than those of training.
+
     Examples:
       >>> from flaxformer_lite.sizes import Sizes
       >>> positions = ALiBi(sizes=Sizes(num_heads=2))

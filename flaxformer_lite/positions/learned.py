@@ -14,9 +14,17 @@ class Learned(Positions):
 
     Positions beyond the table give NaN.
 
+    Sources: Vaswani et al. 2017, §3.5; Gehring et al. 2017. Use it if lengths have a
+    limit, as in BERT and BART.
+
     Attributes:
       max_length: Maximum number of tokens per sentence.
       offset: Number of unused rows before the row of the first token. BART uses 2.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> positions = fl.positions.Learned(max_length=128)
+      >>> model = fl.Transformer(vocab_size=100, positions=positions)
     """
 
     max_length: Size = 1024

@@ -11,6 +11,9 @@ from flaxformer_lite.validation import Positive, Range
 class Rotary(Positions):
     """Rotation of query and key features 2i, 2i + 1 by pos / scale · λ^(−2i / d_k).
 
+    Source: Su et al. 2021, equation 15. Use it as in recent language models; scores
+    then depend only on distances.
+
     Attributes:
       max_wavelength: λ.
       scale: Position interpolation: divides positions (Chen et al. 2023, "Extending
@@ -18,6 +21,11 @@ class Rotary(Positions):
 
     Raises:
       ValueError: d_k is odd.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> positions = fl.positions.Rotary()
+      >>> model = fl.Transformer(vocab_size=100, positions=positions)
     """
 
     max_wavelength: Annotated[float, Range(at_least=1)] = 10000.0

@@ -15,6 +15,14 @@ class Shaw(Positions):
 
     r is the distance, clipped to ± `max_distance`. Each attention has its own vectors
     a, shared by its heads.
+
+    Source: Shaw et al. 2018, equations 3 and 4. Use it for relative positions in
+    translation, as the source does.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> positions = fl.positions.Shaw()
+      >>> model = fl.Transformer(vocab_size=100, positions=positions)
     """
 
     adds_scores = True

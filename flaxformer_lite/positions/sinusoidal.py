@@ -10,11 +10,18 @@ class Sinusoidal(Sinusoids):
 
     PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i + 1) = cos(…).
 
+    Source: Vaswani et al. 2017, §3.5. It is the default.
+
     Attributes:
       interleaved: Whether sines and cosines alternate. False puts sines first, as in
         Marian.
       scaled_down: Whether to divide PE by √d_model, for embeddings that are not
         multiplied by it (Csordás et al. 2021).
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> positions = fl.positions.Sinusoidal(interleaved=False)
+      >>> model = fl.Transformer(vocab_size=100, positions=positions)
     """
 
     interleaved: bool = True

@@ -9,6 +9,13 @@ class SinusoidalT2T(Sinusoids):
     """Sinusoids: x + [sin(pos · r_0) … sin(pos · r_n), cos(pos · r_0) …].
 
     r_i = 10000^(−i / n) with n = d_model / 2 − 1. The last wavelength is 2π · 10000.
+
+    Use it to compare with models of tensor2tensor.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> positions = fl.positions.SinusoidalT2T()
+      >>> model = fl.Transformer(vocab_size=100, positions=positions)
     """
 
     def embed(self, x_BTD, positions_BT):

@@ -16,6 +16,8 @@ class T5(Positions):
     Half of the buckets hold one distance each. The others grow logarithmically.
     Non-causal stacks use half of the buckets for keys after the query.
 
+    Source: Raffel et al. 2020, §2.1. Use it for relative positions with few parameters.
+
     Attributes:
       max_distance: Distance from which keys share the last bucket.
       per_layer: Whether each layer has its own table, as in umT5 (Chung et al. 2023,
@@ -23,6 +25,11 @@ class T5(Positions):
 
     Raises:
       ValueError: max_distance is not above half of `buckets`.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> positions = fl.positions.T5(max_distance=64)
+      >>> model = fl.Transformer(vocab_size=100, positions=positions)
     """
 
     buckets: Annotated[int, Range(at_least=4)] = 32

@@ -13,8 +13,16 @@ class TransformerXL(Positions):
     a vector v per head. The query bias of `attention_bias` is the paper's vector u in
     (q + u) · k.
 
+    Source: Dai et al. 2019, §3.3. Use it to test relative positions that depend on the
+    query.
+
     Raises:
       ValueError: d_model is odd.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> positions = fl.positions.TransformerXL()
+      >>> model = fl.Transformer(vocab_size=100, positions=positions)
     """
 
     adds_scores = True

@@ -5,10 +5,17 @@ from flaxformer_lite.residual.base import Residual
 
 
 class DeepNorm(Residual):
-    """LayerNorm(α x + Dropout(f(x))), for matrices initialized by `init/deepnorm.py`.
+    """LayerNorm(α x + Dropout(f(x))), for matrices initialized by `fl.init.DeepNorm`.
 
     α = 0.81 (N⁴ M)^(1/16) in an encoder of N layers and (3 M)^(1/4) in a decoder of M
     layers. In a single stack of N layers, α = (2 N)^(1/4).
+
+    Source: Wang et al. 2022, figure 2. Use it for very deep models with post-norm.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> residual = fl.residual.DeepNorm()
+      >>> model = fl.Transformer(vocab_size=100, residual=residual)
     """
 
     default_init = deepnorm.DeepNorm

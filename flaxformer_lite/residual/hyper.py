@@ -26,9 +26,16 @@ class HyperConnections(PreNorm):
     parameters a, b and W are initialized to 0, and s to 0.01, which gives the output of
     pre-norm. LN has no gain or bias. Source: equations 1 to 14.
 
+    Use it to test more than one residual stream.
+
     Attributes:
       streams: n.
       dynamic: Whether weights depend on the token; otherwise s = 0.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> residual = fl.residual.HyperConnections(streams=2)
+      >>> model = fl.Transformer(vocab_size=100, residual=residual)
     """
 
     streams: Size = 4

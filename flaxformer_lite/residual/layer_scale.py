@@ -9,8 +9,15 @@ from flaxformer_lite.validation import NotNegative
 class LayerScale(PreNorm):
     """x + γ ⊙ Dropout(f(LayerNorm(x))), with another norm after the last layer.
 
+    Source: Touvron et al. 2021, equation 4. Use it for deep models with pre-norm.
+
     Attributes:
       start: Initial value of γ. The paper uses 0.1 for up to 18 layers and less beyond.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> residual = fl.residual.LayerScale(start=0.01)
+      >>> model = fl.Transformer(vocab_size=100, residual=residual)
     """
 
     start: NotNegative = 0.1

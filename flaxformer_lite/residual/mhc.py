@@ -22,8 +22,15 @@ class ManifoldHyperConnections(HyperConnections):
     With these starts of ours, the first output is that of pre-norm. RMSNorm has no
     gain. Source: equations 7 to 9.
 
+    Use it if `HyperConnections` are unstable, as in deep models.
+
     Attributes:
       iterations: Normalizations of columns, then rows, to get H_res.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> residual = fl.residual.ManifoldHyperConnections()
+      >>> model = fl.Transformer(vocab_size=100, residual=residual)
     """
 
     iterations: Size = 20

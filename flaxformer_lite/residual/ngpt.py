@@ -10,15 +10,23 @@ from flaxformer_lite.validation import Positive
 class NGPT(Residual):
     """Norm(x + α ⊙ (Norm(Dropout(f(x))) − x)), with a learned α ≥ 0 per feature.
 
-    The stack's input is normalized too. With the paper's norm, `rms(learned=False)`,
-    streams have the norm √d_model; the paper has 1 and multiplies the inputs of SwiGLU
-    by √d_model.
+    The stack's input is normalized too. With the paper's norm,
+    `RMSNorm(learned=False)`, streams have the norm √d_model; the paper has 1 and
+    multiplies the inputs of SwiGLU by √d_model.
 
     The parameter s, initialized to 1 / √d_model, gives α = `step` √d_model |s|. Source:
     equations 10 and 11; the absolute value, the authors' code.
 
+    Use it to test normalized vectors instead of a residual sum.
+
     Attributes:
       step: Initial α. The paper has 0.05.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> norm = fl.norms.RMSNorm(learned=False)
+      >>> residual = fl.residual.NGPT()
+      >>> model = fl.Transformer(vocab_size=100, norm=norm, residual=residual)
     """
 
     step: Positive = 0.05

@@ -4,7 +4,15 @@ from flaxformer_lite.residual.base import Residual
 
 
 class NoResidual(Residual):
-    """Dropout(f(x))."""
+    """Dropout(f(x)).
+
+    Use it to test what residual connections contribute.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> residual = fl.residual.NoResidual()
+      >>> model = fl.Transformer(vocab_size=100, residual=residual)
+    """
 
     unused_fields = ('norm',)
 

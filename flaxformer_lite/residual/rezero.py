@@ -6,7 +6,15 @@ from flaxformer_lite.residual.base import Residual
 
 
 class ReZero(Residual):
-    """x + α · Dropout(f(x)), with one learned α per sublayer, initialized to 0."""
+    """x + α · Dropout(f(x)), with one learned α per sublayer, initialized to 0.
+
+    Source: Bachlechner et al. 2020. Use it for deep models without norms.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> residual = fl.residual.ReZero()
+      >>> model = fl.Transformer(vocab_size=100, residual=residual)
+    """
 
     unused_fields = ('norm',)
 

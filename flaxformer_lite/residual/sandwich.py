@@ -4,7 +4,15 @@ from flaxformer_lite.residual.pre_norm import PreNorm
 
 
 class SandwichNorm(PreNorm):
-    """x + Dropout(LayerNorm(f(LayerNorm(x)))), with a norm after the last layer."""
+    """x + Dropout(LayerNorm(f(LayerNorm(x)))), with a norm after the last layer.
+
+    Source: Ding et al. 2021, §2.4. Use it if pre-norm is unstable, as in low precision.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> residual = fl.residual.SandwichNorm()
+      >>> model = fl.Transformer(vocab_size=100, residual=residual)
+    """
 
     def setup(self):
         self.norm_after = self.norm.copy(name=None)

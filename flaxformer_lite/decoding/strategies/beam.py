@@ -15,9 +15,15 @@ class BeamSearch(Strategy):
     al. 2016, equation 14). A sentence stops at its limit, or when no live hypothesis
     can enter its `n_best`. To score results otherwise, override `score`.
 
+    Use it for translation. It is the default, as in the paper (§6.1).
+
     Attributes:
       beams: Live hypotheses and results per sentence.
       alpha: α; 0 disables the penalty.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> strategy = fl.decoding.BeamSearch(beams=8, alpha=1.0)
     """
 
     beams: Annotated[int, Range(at_least=1, at_most=10_000)] = 4

@@ -19,6 +19,8 @@ class DiverseBeamSearch(BeamSearch):
     that has its token. The penalty doesn't affect scores, which rank the results of all
     groups.
 
+    Source: Vijayakumar et al. 2018. Use it if you need several different results.
+
     Attributes:
       beams: Live hypotheses and results of all groups together.
 
@@ -26,6 +28,10 @@ class DiverseBeamSearch(BeamSearch):
 
     Raises:
       ValueError: `groups` doesn't divide `beams`.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> strategy = fl.decoding.DiverseBeamSearch(beams=8, groups=4)
     """
 
     groups: Size = 4

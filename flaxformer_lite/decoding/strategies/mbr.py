@@ -22,10 +22,17 @@ class MBR(Sample):
     The mean utility of y is 1/S Σ_s u(y, y_s) over all samples y_s (Eikema and Aziz
     2020, §5).
 
+    Use it if the likeliest translation is poor, as with large beams. It takes as long
+    as S samples.
+
     Attributes:
-      temperature, top_k, top_p: As in `sample`.
-      samples: S; 1 is equivalent to `sample`.
+      temperature, top_k, top_p: As in `Sample`.
+      samples: S; 1 is equivalent to `Sample`.
       utility: u. In Python, it may be another function with the arguments of `gleu`.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> strategy = fl.decoding.MBR(samples=32, top_p=0.9)
     """
 
     samples: Size = 16

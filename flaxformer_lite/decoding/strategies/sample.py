@@ -13,8 +13,14 @@ from flaxformer_lite.validation import Range
 class Sample(Strategy):
     """Samples each token from the logits that `filter_logits` returns.
 
+    Use it for varied texts. It needs the `key` of `fl.generate`.
+
     Attributes:
       temperature, top_k, top_p: As in `filter_logits`.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> strategy = fl.decoding.Sample(temperature=0.8, top_p=0.9)
     """
 
     draws = True

@@ -9,6 +9,9 @@ from flaxformer_lite.validation import Positive, Rate, Size
 class Cosine(Schedule):
     """Linear warmup to `peak` in w updates, then cosine decay towards 0.
 
+    Source: Loshchilov and Hutter 2017, equation 5. Use it if the number of steps is
+    known.
+
     Attributes:
       steps: Total number of steps; in a config, those of the training.
       warmup: w, as a fraction of all updates.

@@ -9,6 +9,8 @@ from flaxformer_lite.validation import Positive, Size
 class Noam(Schedule):
     """factor · d_model^−0.5 · min(s^−0.5, s · warmup^−1.5), s from 1 (equation 3).
 
+    Source: Vaswani et al. 2017, §5.3. Use it to reproduce the paper, with Adam.
+
     Attributes:
       d_model: Width of the model; in a config, that of its model.
       warmup: Number of updates until the highest rate.
