@@ -64,6 +64,11 @@ def record(
 ) -> Record:
     """Records the internal values of a forward pass without dropout.
 
+    Use it to look at attention weights and activations.
+
+        record = fl.record(model, variables, batch)
+        weights_BHTS = record.weights['decoder cross'][0]  # of the first layer
+
     Args:
       variables: {'params': …}.
       missing_ok: If True, `weights` omits attentions that don't materialize their
@@ -184,6 +189,11 @@ def attention_stats(
     missing_ok: bool = False,
 ) -> dict[str, dict[str, jax.Array]]:
     """Computes statistics of each head, (layers, heads), and layer, (layers,).
+
+    Use it to find heads that attend to one position, or layers without gradients.
+
+        stats = fl.attention_stats(model, variables, batch)
+        stats['encoder']['entropy'][0, 3]  # layer 0, head 3
 
     Args:
       model, variables, batch, missing_ok: As in `record`.

@@ -13,7 +13,11 @@ from flaxformer_lite.validation import Checked, Range, Rate
 
 
 class FeedForward(Checked, nn.Module):
-    """Dropout(f(x W₁ + b₁)) W₂ + b₂. Variants define f.
+    """Dropout(f(x W₁ + b₁)) W₂ + b₂. Variants define f:
+
+        class Softplus(fl.feed_forward.FeedForward):
+            def activation(self, h_BTF):
+                return jax.nn.softplus(h_BTF)
 
     Attributes:
       d_ff: Inner width. 0 uses that of the stack.

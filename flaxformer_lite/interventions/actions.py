@@ -126,14 +126,26 @@ def set_to(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> 
 
 
 def add(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> Any:
-    """Returns an intervention that adds `x`, such as a steering vector, as `set_to`."""
+    """Returns an intervention that adds `x`, such as a steering vector.
+
+        intervene({'decoder/layer_1/resid_post': add(0.1 * direction_D)})
+
+    Args:
+      x, heads, tokens, steps: As in `set_to`.
+    """
     return jax.tree_util.Partial(
         _add, jnp.asarray(x), _Selection.of(heads, tokens, steps)
     )
 
 
 def scale(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> Any:
-    """Returns an intervention that multiplies by `x`, with arguments as `set_to`."""
+    """Returns an intervention that multiplies by `x`; 0 removes a head.
+
+        intervene({'encoder/layer_0/self_attention/z': scale(0.0, heads=[3])})
+
+    Args:
+      x, heads, tokens, steps: As in `set_to`.
+    """
     return jax.tree_util.Partial(
         _scale, jnp.asarray(x), _Selection.of(heads, tokens, steps)
     )
@@ -147,6 +159,12 @@ def mean_ablate(
     steps: Any = None,
 ) -> Any:
     """Returns an intervention that replaces an activation by its mean over tokens.
+
+    Use it to remove what an activation says about its token, with a typical value.
+
+        found = record(model, variables, batch)
+        name = 'decoder/layer_1/mlp_out'
+        action = mean_ablate(found.values[name], found.valid['decoder'])
 
     Args:
       value: A recorded activation whose first axes are rows and tokens.
@@ -164,6 +182,9 @@ def from_record(
     other: Any, heads: Any = None, tokens: Any = None, steps: Any = None
 ) -> Any:
     """Returns an intervention that takes the values of another run: patching.
+
+        other = record(model, variables, other_batch)
+        intervene({'decoder/layer_1/resid_post': from_record(other)})
 
     Args:
       other: A `Record` of the same number of rows, or of one row.

@@ -96,6 +96,10 @@ class InterventionObserver:
 def as_pytree(interventions: Interventions) -> dict[str, Any]:
     """Returns interventions that `jax.jit` accepts as an argument.
 
+    Use it to compile a function once for many values:
+
+        logits = jax.jit(logits_with)(as_pytree({name: scale(0.0, heads=[3])}))
+
     Raises:
       ValueError: A value isn't a function.
     """
@@ -110,7 +114,12 @@ def as_pytree(interventions: Interventions) -> dict[str, Any]:
 
 
 def with_separate_layers(model: Model, variables: Any) -> tuple[Model, Any]:
-    """Unrolls scanned layers and copies shared ones, so each layer has its own path."""
+    """Unrolls scanned layers and copies shared ones, so each layer has its own path.
+
+    Use it before `intervene` if the model scans or shares layers.
+
+        model, variables = with_separate_layers(model, variables)
+    """
     check_variables(variables)
     if model.scans_layers:
         variables = unstack_layers(variables)

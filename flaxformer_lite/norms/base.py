@@ -10,7 +10,11 @@ from flaxformer_lite.validation import Checked
 
 
 class Norm(Checked, nn.Module):
-    """x̂ ⊙ γ + β in float32. Variants define x̂.
+    """x̂ ⊙ γ + β in float32. Variants define x̂:
+
+        class MeanAbsolute(fl.norms.Norm):
+            def normalize(self, x_BTD):
+                return x_BTD / (jnp.abs(x_BTD).mean(-1, keepdims=True) + 1e-6)
 
     Attributes:
       biased: Whether to add β.

@@ -14,8 +14,12 @@ from flaxformer_lite.validation import Checked
 class Residual(Checked, nn.Module):
     """x + Dropout(f(x)). Variants override methods; each sublayer has its own copy.
 
+        class Halved(fl.residual.Residual):
+            def after(self, x_BTD, y_BTD):
+                return x_BTD + self.dropout(y_BTD) / 2
+
     Attributes:
-      norm: A module of `norms/`, copied for each use. Defaults to the model's.
+      norm: A module of `fl.norms`, copied for each use. Defaults to the model's.
       dropout: Dropout of the sublayer output (§5.4). Defaults to the model's.
       default_init: Initializer of a model that doesn't set one.
       unused_fields: Fields of the model without effect.

@@ -23,7 +23,9 @@ Tested = Spec | Model | Strategy | Processor | Loss
 def check(
     part: Tested, kind: str | None = None, quick: bool = False
 ) -> Sequence[Finding]:
-    """Returns `findings` if no contract is broken.
+    """Returns `findings` if no contract is broken. Use it in the test of a component.
+
+        fl.testing.check(MyAttention())
 
     Raises:
       BrokenContract: Has the smallest counterexamples.

@@ -27,6 +27,7 @@ ROUNDING = 1e-4
 
 
 def strategy_findings(strategy: Strategy) -> list[Finding]:
+    """Tests each contract of a decoding strategy on a small model."""
     model = small_model()
     variables = models.random_variables(model)
     sources = [source for source, _ in rows.PAIRS]
@@ -132,6 +133,7 @@ def _changed(found: DecodeResult, single_results: list[DecodeResult]) -> Iterato
 
 
 def processor_findings(processor: Processor) -> list[Finding]:
+    """Tests each contract of a processor on random logits and tokens."""
     keys = jax.random.split(jax.random.key(0), 3)
     logits_BNV = jax.random.normal(keys[0], SHAPE)
     first = 3  # the first id that isn't a special token

@@ -23,6 +23,7 @@ class BrokenContract(AssertionError):
 
 
 def broken(findings: Iterable[Finding]) -> list[Finding]:
+    """Returns the findings of broken contracts."""
     return [finding for finding in findings if finding.holds is False]
 
 

@@ -42,4 +42,8 @@ def model_with(part: Spec, kind: str) -> Model:
 
 
 def small_model(**fields: Any) -> Model:
+    """Returns a model that compiles fast, with fields of a `model` config.
+
+    model = small_model(norm='rms', num_layers=2)
+    """
     return builder.build(ModelConfig().with_values(SIZES | fields), rows.VOCAB_SIZE)

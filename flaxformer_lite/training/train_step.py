@@ -151,9 +151,15 @@ def init_state(
     given: Mapping[str, jax.Array] | None = None,
     frozen: Set[str] | str = frozenset(),
 ) -> TrainState:
-    """Returns the initial state; `given` as in `init_variables`.
+    """Returns the initial state of training, with parameters from an initializer.
+
+    For existing variables, such as those of a checkpoint, use `TrainState.create`.
+
+        state = fl.init_state(model, optax.adam(3e-4), jax.random.key(0))
 
     Args:
+      given: Initial values that replace others, by path with separate layers:
+        {'params/encoder/layer_0/feed_forward/up/kernel': array}.
       frozen: As in `TrainState.create`.
     """
     variables = init_variables(model, key, given)

@@ -13,7 +13,13 @@ class Processor(FrozenDataclass):
     the same amount. No logit may exceed log Σ exp(z) of the model's logits z. At the
     length limit, only the end token may follow, with the model's logit.
 
-    Annotated attributes are arguments. Use a tuple for a list.
+    Annotated attributes are arguments. Use a tuple for a list:
+
+        class Banned(fl.decoding.Processor):
+            token: int
+
+            def __call__(self, logits_BNV, tokens_BNL, step, eos):
+                return logits_BNV.at[:, :, self.token].set(-jnp.inf)
     """
 
     def __call__(

@@ -12,8 +12,14 @@ from flaxformer_lite.validation import FrozenDataclass
 class Strategy(FrozenDataclass):
     """A search that keeps N hypotheses per sentence and chooses their continuations.
 
-    Override `choose`, or `__call__` for a different loop. Annotated attributes are
-    arguments.
+    Override `choose`, or `__call__` for a different loop. To change only the length
+    penalty, derive from `BeamSearch`. Annotated attributes are arguments:
+
+        class WordReward(fl.decoding.BeamSearch):
+            reward: float = 0.2
+
+            def length_penalty(self, length):
+                return length**self.reward
 
     Attributes:
       draws: Whether the strategy samples with PRNG keys.
