@@ -1,7 +1,7 @@
 """Attention: maps queries, keys and values to outputs (paper §3.2.1).
 
 A model takes one as `attention`. Derive your own from `Attention`, or from
-`ScaledDotProduct` if it changes the softmax of Q Kᵀ / √d_k. They read `KeyValues`.
+`ScaledDotProduct` if it changes the softmax of Q Kᵀ / √d_k.
 
 - `Additive`: scores from a network of one layer (Bahdanau et al. 2015)
 - `Bilinear`: scores q W k (Luong et al. 2015)

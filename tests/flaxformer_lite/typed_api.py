@@ -102,10 +102,10 @@ class Brier(fl.losses.Loss):
 
 
 class WordPenalty(fl.decoding.BeamSearch):
-    """Length penalty of a constant per token."""
+    """Subtracts a constant per token."""
 
-    def length_penalty(self, length: jax.Array) -> jax.Array:
-        return 1.0 + 0.1 * length
+    def score(self, log_p: jax.Array, length: jax.Array) -> jax.Array:
+        return log_p - 0.1 * length
 
 
 class Likeliest(fl.decoding.Strategy):
@@ -145,6 +145,9 @@ def small_transformer() -> fl.Transformer:
         d_ff=16,
         attention=Euclidean(),
         norm=fl.norms.RMSNorm(),
+        dropout=fl.DropoutRates(0.1, layers=0.1),
+        embeddings=fl.Embeddings(tie='decoder'),
+        projections=fl.Projections(bias=True),
     )
 
 
@@ -363,7 +366,7 @@ class NoState(NamedTuple):
 
 def search_with_a_model_of_your_own() -> fl.decoding.SearchTrace:
     def decode_step(
-        token_BN: jax.Array, state: NoState, beam: object
+        token_BN: jax.Array, state: NoState, beam: fl.decoding.BeamState
     ) -> tuple[jax.Array, NoState]:
         return jax.nn.one_hot(token_BN + 1, VOCAB_SIZE), state
 
