@@ -69,7 +69,7 @@ class Layers:
             num_layers=num_layers,
             positions=self._stack_positions(),
             embedding_norm=self._embedding_norm(),
-            dropout=network.dropout_rates.of_sublayers(),
+            dropout=network.dropout_rates.of_sublayers(parent=None),
             layer_drop_rate=network.dropout_rates.layers,
             remat=network.remat,
             shared=shared,
@@ -115,7 +115,7 @@ class Layers:
         residual = self._entry('residual', layer)
         norm = residual.norm
         dropout = residual.dropout
-        of_network = self.network.dropout_rates.of_sublayers()
+        of_network = self.network.dropout_rates.of_sublayers(parent=None)
         return self._make(
             'residual',
             layer,

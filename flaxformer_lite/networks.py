@@ -62,7 +62,7 @@ class DropoutRates(FrozenDataclass):
     def of_sublayers(self, **settings: Any) -> Dropout:
         """Returns the dropout of sublayers as a module."""
         shared_axes = (-1,) if self.whole_tokens else ()
-        return Dropout(self.sublayers, shared_axes, parent=None, **settings)
+        return Dropout(self.sublayers, shared_axes, **settings)
 
     def of_heads(self) -> Dropout:
         """Returns the dropout of heads y_BTHU as a module."""
