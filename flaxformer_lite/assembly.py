@@ -149,11 +149,12 @@ class Layers:
     def _cross_attention(self, layer: int) -> MultiHeadAttention:
         sizes = cross_sizes_of(self.network)
         positions = self._make('positions', layer, role='cross', sizes=sizes)
-        if not positions.in_attention and type(positions) is not NoPositions:
+        has_effect = positions.in_attention and not positions.acts_on_stack
+        if not has_effect and type(positions) is not NoPositions:
             raise ValueError(
                 f'cross.positions: {_name(positions)} has no effect in '
-                'cross-attention. Choose positions that act on queries and keys, such '
-                'as rotary or shaw, or none.'
+                'cross-attention, or its bias or embedding has none. Choose positions '
+                'that act on queries and keys, such as rotary or shaw, or none.'
             )
         return MultiHeadAttention(
             sizes=sizes,

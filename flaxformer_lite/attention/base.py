@@ -65,7 +65,8 @@ class Attention(Checked, nn.Module):
 
     Variants override `scores`, for another product than q · k / √d_k; `weights`, for
     another function than the softmax; or `__call__`, for all of it. The mask applies in
-    `weights`. Queries that may attend to no key get zeros.
+    `weights`. Queries that may attend to no key get zeros. Scores that depend on the
+    distance of tokens belong to `Positions.bias`, which knows both positions.
 
     Grouped-query attention folds groups into the query axis, so queries and keys have
     equally many heads here. Variants that mix heads or have parameters per head set

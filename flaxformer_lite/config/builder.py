@@ -1,6 +1,7 @@
 """Builds models from a config: each component, then the class of the architecture."""
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -87,12 +88,13 @@ def _arguments(config: ModelConfig, parameters: Collection[str]) -> dict[str, An
             bias=config.attention_bias, self_attention=config.projections
         ),
         dropout=DropoutRates(
-            sublayers=config.dropout,
-            heads=config.head_dropout,
-            layers=config.layer_drop,
-            whole_tokens=config.dropout_kind == 'tokens',
+            sublayers=config.dropout, whole_tokens=config.dropout_kind == 'tokens'
         ),
     )
+    if 'num_heads' in parameters:
+        found['dropout'] = dataclasses.replace(
+            found['dropout'], heads=config.head_dropout, layers=config.layer_drop
+        )
     if 'cross' in parameters:
         found['decoder'] = DecoderOverrides(
             **_components(config.decoder, 'decoder.'),

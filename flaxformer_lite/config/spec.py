@@ -335,7 +335,8 @@ def _from_class(spec: type | Dataclass) -> Component:
     if not isinstance(spec, type | Dataclass):
         raise ValueError(
             f'{quote(spec)} is not a spec: give an object, such as '
-            "fl.attention.Local(window=64), a class, or a text, such as 'softmax'"
+            'fl.attention.Local(window=64), or its class. Your own classes derive from '
+            'the base class of their kind, such as fl.attention.Attention'
         )
     cls = spec if isinstance(spec, type) else type(spec)
     arguments = {}

@@ -16,8 +16,8 @@ class DecodeResult(NamedTuple):
 
     Attributes:
       tokens: int32 (B, N, L). Padding follows the end token.
-      scores: float32 (B, N), log-probability in nats. Beam search divides it by the
-        length penalty. −inf if the hypothesis doesn't exist.
+      scores: float32 (B, N), log-probability in nats, or the strategy's `score` of it.
+        −inf if the hypothesis doesn't exist.
       exists: bool (B, N). False if fewer than N hypotheses are possible, the row is
         padding, or the logits are NaN.
 

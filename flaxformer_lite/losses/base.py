@@ -64,7 +64,9 @@ class Loss(FrozenDataclass):
         Returns:
           float32 (B, T). Values at padding are ignored.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f'{type(self).__name__}.__call__(logits, batch) is missing'
+        )
 
     def metrics(self, logits: jax.Array, batch: Batch) -> dict[str, jax.Array]:
         """Computes additional metrics of each label, float32 (B, T), by name."""
@@ -135,7 +137,7 @@ class Loss(FrozenDataclass):
             )
             given = logits_BTPV if self.passes > 1 else logits_BTPV[:, :, 0]
             batch = dict(zip(self.targets, targets, strict=True))
-            losses_BT = self(given, batch)
+            losses_BT = _losses_of(self, given, batch)
             metrics_BT = self.metrics(given, batch)
             counts_BT = labels_BT != padding
 
@@ -162,6 +164,22 @@ class Loss(FrozenDataclass):
             return found, gradient_NV
 
         return Formula(sums, sums_and_gradient)
+
+
+def _losses_of(loss: Loss, logits: jax.Array, batch: Batch) -> jax.Array:
+    """Returns `loss(logits, batch)`.
+
+    Raises:
+      ValueError: It doesn't have a value for each label.
+    """
+    found = loss(logits, batch)
+    expected = batch['labels'].shape
+    if jnp.shape(found) != expected:
+        raise ValueError(
+            f'{type(loss).__name__} returned shape {jnp.shape(found)}, not {expected}. '
+            'Return the loss of each label, without summing over labels.'
+        )
+    return found
 
 
 def _shift_labels(
@@ -224,7 +242,7 @@ class Sum(Loss):
     losses: tuple[Loss, ...]
 
     def __call__(self, logits, batch):
-        return sum(loss(logits, batch) for loss in self.losses)
+        return sum(_losses_of(loss, logits, batch) for loss in self.losses)
 
     def metrics(self, logits, batch):
         return _shortest_names(_numbered_metrics(self._numbers(), logits, batch))
@@ -259,7 +277,7 @@ class _OnePass(Loss):
     numbers: tuple[int, ...]
 
     def __call__(self, logits, batch):
-        return sum(loss(logits, batch) for loss in self.losses)
+        return sum(_losses_of(loss, logits, batch) for loss in self.losses)
 
     def metrics(self, logits, batch):
         numbers = dict(zip(self.numbers, self.losses, strict=True))

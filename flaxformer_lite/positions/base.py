@@ -57,7 +57,11 @@ class Positions(Checked, nn.Module):
     def bias(
         self, query_positions_BT: jax.Array, key_positions_BS: jax.Array
     ) -> jax.Array | None:
-        """Returns the bias for every layer's scores, broadcastable to BHTS, or None."""
+        """Returns the bias of the scores of each self-attention, or None.
+
+        It is broadcastable to BHTS. Cross-attention has none: distances between two
+        texts mean nothing.
+        """
         return None
 
     @property

@@ -27,6 +27,9 @@ def check(
 
         fl.testing.check(MyAttention())
 
+    A component of a model takes about a minute on a CPU. `quick` tests fewer contracts,
+    in ten seconds.
+
     Raises:
       BrokenContract: Has the smallest counterexamples.
       ValueError: As `findings`.

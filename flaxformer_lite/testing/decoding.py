@@ -54,6 +54,9 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
                 'results are tokens, an end token and padding', _unfinished(found)
             ),
             from_counterexamples('results are sorted by score', _unordered(found)),
+            from_counterexamples(
+                'a higher log-probability does not score lower', _falling(strategy)
+            ),
             from_differences(
                 'scores are `score` of the log-probability of teacher forcing',
                 ROUNDING,
@@ -115,6 +118,18 @@ def _unordered(found: DecodeResult) -> Iterator[str]:
         if score > before.get(i, float('inf')):
             yield f'sentence {i}: {before[i]:.3f}, then result {j} with {score:.3f}'
         before[i] = score
+
+
+def _falling(strategy: Strategy) -> Iterator[str]:
+    log_p = jnp.arange(-8.0, 1.0)
+    for length in range(1, LENGTH + 1):
+        scores = [float(strategy.score(x, jnp.int32(length))) for x in log_p]
+        for lower, higher, x in zip(scores, scores[1:], log_p, strict=False):
+            if higher < lower:
+                yield (
+                    f'{length} tokens with log-probability {x:.0f} score {lower:.3f}, '
+                    f'with {x + 1:.0f} {higher:.3f}'
+                )
 
 
 def _wrong_scores(strategy, found, log_p) -> Iterator[tuple[float, str]]:

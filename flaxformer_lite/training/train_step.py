@@ -86,8 +86,10 @@ class Metrics(struct.PyTreeNode):
     """Metrics of one step.
 
     Attributes:
-      sums: Sums over the batch's target tokens, such as `sums.tokens`.
+      sums: Sums over the batch's target tokens. `sums.others` has the sum of each loss
+        of a list, by name.
       gradient_norm: Norm of the gradient of the mean loss per token, before clipping.
+      aux_metrics: Metrics that modules of the model report.
       loss_scale: Loss scale of the step; 1 for models that aren't float16.
     """
 
@@ -200,13 +202,14 @@ def make_train_step(
       accumulate: Number of microbatches whose gradients are summed, to save memory.
         Only norm `batch` and feed-forward `mixture` depend on it.
       remat: Rematerialization policy, as in `Model.with_remat`.
-      frozen: As in `TrainState.create`. Pass the same to `init_state`.
+      frozen: Parameters to keep, as in `TrainState.create`: '^encoder/' keeps the
+        encoder, but not embeddings that it shares. Pass the same to `init_state`.
 
     Raises:
       ValueError: The loss or `remat` is unknown, or the model has no blocks. Tracing
         the step: the batch lacks an array, `accumulate` doesn't divide its rows,
-        `frozen` matches no parameter, or a float16 model's state has no
-        `loss_scale`.
+        `frozen` matches no parameter or isn't that of the state, or a float16 model's
+        state has no `loss_scale`.
 
     Examples:
       >>> import flaxformer_lite
@@ -277,6 +280,17 @@ def _can_sum_over_data(
     return not depends_on_other_rows(model, variables, batch, key)
 
 
+def _check_optimizer_state(
+    optimizer: optax.GradientTransformation, state: TrainState, trained: Any
+) -> None:
+    expected = jax.eval_shape(optimizer.init, trained)
+    if jax.tree.structure(state.opt_state) != jax.tree.structure(expected):
+        raise ValueError(
+            'state.opt_state: belongs to other parameters or another optimizer. Pass '
+            'the same optimizer and the same frozen to init_state and make_train_step.'
+        )
+
+
 def _update(
     optimizer: optax.GradientTransformation,
     state: TrainState,
@@ -285,6 +299,7 @@ def _update(
     frozen: Set[str] | str,
 ) -> tuple[TrainState, Metrics]:
     trained, frozen_params = freezing.split(state.params, frozen)
+    _check_optimizer_state(optimizer, state, trained)
     tokens = jnp.maximum(output.sums.tokens, 1)
     loss_scale = state.loss_scale
     divisor = tokens if loss_scale is None else tokens * loss_scale.scale

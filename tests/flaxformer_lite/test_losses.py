@@ -414,6 +414,17 @@ def test_invalid_loss_is_rejected(loss, message):
         make_train_step(Words(), tiny.adam(1e-2), loss=loss)
 
 
+class Mean(Loss):
+    def __call__(self, logits, batch):
+        return jnp.square(logits).mean()
+
+
+@pytest.mark.parametrize('loss', [Mean(), Sum((Focal(), Mean()))])
+def test_loss_without_a_value_for_each_label_is_rejected(loss):
+    with pytest.raises(ValueError, match=r'Mean returned shape \(\), not \(\d+, \d+\)'):
+        loss_sums(Words(), variables(), rows(0), loss)
+
+
 def test_loss_of_logits_and_batch_is_that_of_each_label():
     batch = rows(0)
     model = Words()

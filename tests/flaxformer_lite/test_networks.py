@@ -257,6 +257,12 @@ def test_modules_inside_a_component_are_separate_in_each_attention():
     assert sum('/inner/kernel' in name for name in names) == 3 * SIZES['num_layers']
 
 
+class RotaryWithBias(fl.positions.Rotary):
+    def bias(self, query_positions_BT, key_positions_BS):
+        distance_BTS = query_positions_BT[:, :, None] - key_positions_BS[:, None]
+        return -0.1 * jnp.abs(distance_BTS)[:, None]
+
+
 class Sharp(Softmax):
     factor: float = 2.0
 
@@ -285,6 +291,10 @@ def test_own_component_is_an_object_in_a_class_and_in_a_config():
         (dict(d_k=None, num_heads=5), 'd_model=12 cannot be divided among num_heads=5'),
         (dict(d_model=9, num_heads=3), 'positions: d_model must be even'),
         (dict(vocab_size=2), 'special_tokens: bos=2 must be below'),
+        (
+            dict(cross=fl.CrossOverrides(positions=RotaryWithBias())),
+            'cross.positions: RotaryWithBias has no effect in cross-attention, or its',
+        ),
         (
             dict(decoder=fl.DecoderOverrides(num_layers=3), reads='same'),
             'reads="same" pairs',

@@ -279,6 +279,11 @@ class NeverEnds(Greedy):
         return found._replace(tokens=jnp.full_like(found.tokens, 5))
 
 
+class PrefersTheUnlikely(Greedy):
+    def score(self, log_p, length):
+        return -log_p
+
+
 class NoiseOfTheBatch(Sample):
     """Draws noise that depends on the number of rows."""
 
@@ -320,6 +325,11 @@ class ReturnsBfloat16(Processor):
             'decode',
             DoublesScores,
             'scores are `score` of the log-prob.*: the score of .* dif',
+        ),
+        slow(
+            'decode',
+            PrefersTheUnlikely,
+            'does not score lower: 1 tokens with log-probability -8 score 8.000',
         ),
         slow('decode', NoiseOfTheBatch, 'other rows have no effect: sentence .: '),
         slow(

@@ -12,14 +12,14 @@ from flaxformer_lite.validation import FrozenDataclass
 class Strategy(FrozenDataclass):
     """A search that keeps N hypotheses per sentence and chooses their continuations.
 
-    Override `choose`, or `__call__` for a different loop. To change only the length
-    penalty, derive from `BeamSearch`. Annotated attributes are arguments:
+    Override `choose`, or `__call__` for a different loop. To change only how results
+    are ranked, override `score` of `BeamSearch`. Annotated attributes are arguments:
 
         class WordReward(fl.decoding.BeamSearch):
             reward: float = 0.2
 
-            def length_penalty(self, length):
-                return length**self.reward
+            def score(self, log_p, length):
+                return log_p + self.reward * length
 
     Attributes:
       draws: Whether the strategy samples with PRNG keys.
@@ -53,7 +53,9 @@ class Strategy(FrozenDataclass):
         Returns:
           int32 BM, hypothesis · V + token.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f'{type(self).__name__}.choose(state, logits_BNV, total_BNV) is missing'
+        )
 
     def score(self, log_p: jax.Array, length: jax.Array) -> jax.Array:
         """Returns the scores of results, by which they are ranked.

@@ -123,6 +123,14 @@ def test_dropout_depends_on_its_key_and_the_step():
     assert len({losses['one'], losses['key'], losses['step']}) == 3
 
 
+def test_step_with_other_frozen_parameters_than_the_state_is_rejected():
+    optimizer = tiny.adam(1e-2)
+    state = init_state(model(), optimizer, jax.random.key(0), frozen='^encoder/')
+    step = make_train_step(model(), optimizer)
+    with pytest.raises(ValueError, match='the same frozen to init_state and make_tr'):
+        jax.eval_shape(step, state, batch(), jax.random.key(0))
+
+
 def test_step_is_traced_once_and_donates_its_state():
     step, traces = compiled_step()
     state = initial_state()
