@@ -1,6 +1,6 @@
 """Decoding with interventions."""
 
-import functools
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,10 +16,19 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.taps import observed_by
 from flaxformer_lite.training.train_step import init_variables
 
+# A trace takes seconds, and each batch needs its result. Keeps no model in memory.
+_heads_of_models: weakref.WeakKeyDictionary[Model, dict[str, int]]
+_heads_of_models = weakref.WeakKeyDictionary()
 
-@functools.lru_cache(maxsize=16)
+
 def number_of_heads(model: Model) -> dict[str, int]:
     """Returns the number of heads of each activation that has heads, by name."""
+    if model not in _heads_of_models:
+        _heads_of_models[model] = _count_heads(model)
+    return _heads_of_models[model]
+
+
+def _count_heads(model: Model) -> dict[str, int]:
     counter = _HeadCounter()
 
     def run(key):

@@ -81,7 +81,7 @@ def test_samples_are_distinct_and_sorted_by_score(
     [
         ('greedy', '^--n_best=3 must be from 1 to 1'),
         ('beam(beams=2)', '^--n_best=3 must be from 1 to 2'),
-        ('mbr(utility="chrf")', "^evaluation.decode: utility.*'chrf'"),
+        ('mbr(utility="chrf")', "^evaluation.decode: MBR.utility.*'chrf'"),
     ],
 )
 def test_more_translations_than_hypotheses_are_rejected(

@@ -102,7 +102,7 @@ def test_flash_calls_cudnn_and_stores_no_weights(cudnn):
     # Other sizes, so that no trace is shared.
     traced, _ = traced_step(attention='flash', d_k=32, d_v=32)
     for platform in ('cpu', 'tpu'):
-        with pytest.raises(ValueError, match='flash runs on NVIDIA GPUs with cuDNN'):
+        with pytest.raises(ValueError, match='Flash runs on NVIDIA GPUs with cuDNN'):
             lowered(traced, platform)
 
 
@@ -118,9 +118,9 @@ def test_flash_on_an_unsupported_gpu_is_rejected_when_lowered(monkeypatch):
     monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
     # Other sizes, so that no trace is shared.
     traced, _ = traced_step(attention='flash', d_k=24, d_v=24)
-    with pytest.raises(ValueError, match='flash does not run on this GPU: Require at'):
+    with pytest.raises(ValueError, match='Flash does not run on this GPU: Require at'):
         lowered(traced, 'cuda')
-    with pytest.raises(ValueError, match='flash runs on NVIDIA GPUs with cuDNN'):
+    with pytest.raises(ValueError, match='Flash runs on NVIDIA GPUs with cuDNN'):
         lowered(traced, 'cpu')
 
 
