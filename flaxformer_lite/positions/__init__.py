@@ -1,6 +1,7 @@
 """Positions in embeddings, in queries and keys, or in attention scores (paper §3.5).
 
-A model takes them as `positions`. Derive your own from `Positions`.
+A model takes them as `positions`. A list is a pattern over layers: to use two kinds in
+each layer, derive a class from one of them. Derive your own from `Positions`.
 
 - `ALiBi`: scores fall linearly with the distance
 - `Learned`: a learned vector for each position
