@@ -272,7 +272,16 @@ class LayeredNetwork(Network, kw_only=True):
 class EntityEncoder(LayeredNetwork, kw_only=True):
     """Permutation-equivariant encoder of entities that attend to each other.
 
-    Source: Zambaldi et al. 2019.
+    Source: Zambaldi et al. 2019. Use it for sets, such as the objects that an agent
+    sees.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> encoder = fl.EntityEncoder(d_model=8, num_layers=1, num_heads=2)
+      >>> features_BTF, present_BT = jnp.ones((1, 3, 5)), jnp.ones((1, 3), bool)
+      >>> variables = encoder.init(jax.random.key(0), features_BTF, present_BT)
+      >>> encoder.apply(variables, features_BTF, present_BT).shape
+      (1, 3, 8)
     """
 
     roles = {'encoder': 'encoder_only'}

@@ -22,6 +22,13 @@ class MuP(Init):
     other matrices. Use a learning-rate schedule that doesn't depend on d_model, such as
     `cosine`.
 
+    Use it to tune the learning rate with a small model, and train a wider one with it.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> initializer = fl.init.MuP(base=64)
+      >>> model = fl.Transformer(vocab_size=9, d_model=256, initializer=initializer)
+
     Attributes:
       base: The d_model for which the learning rate was tuned.
     """

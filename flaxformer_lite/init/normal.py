@@ -8,7 +8,12 @@ from flaxformer_lite.validation import Positive
 
 
 class Normal(Init):
-    """N(0, std²) for every shape."""
+    """N(0, std²) for every shape. Use it to train as GPT and BERT were.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> model = fl.Transformer(vocab_size=9, initializer=fl.init.Normal(std=0.01))
+    """
 
     std: Positive = 0.02
 

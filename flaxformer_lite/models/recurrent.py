@@ -46,6 +46,12 @@ class RecurrentEncoderDecoder(Model, kw_only=True):
 
     Raises:
       ValueError: `decoder` has another field.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> model = fl.RecurrentEncoderDecoder(vocab_size=100, d_model=32, cell='lstm')
+      >>> model.stacks()
+      {}
     """
 
     own_arguments = ('cell',)

@@ -9,7 +9,12 @@ from flaxformer_lite.taps import tap
 class Parallel(Block):
     """Block whose sublayers all read the same h; their sum joins the stream once.
 
-    In a decoder, cross-attention is one of them.
+    In a decoder, cross-attention is one of them. Large models use it for speed: their
+    matrix products can run together (Chowdhery et al. 2022, §2).
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> model = fl.DecoderOnly(vocab_size=100, block=fl.blocks.Parallel())
     """
 
     @nn.compact

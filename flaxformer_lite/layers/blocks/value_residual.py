@@ -17,7 +17,8 @@ class ValueResidual(Sequential):
     """Sequential block whose self-attention reads values λ₁ V₁ + λ₂ V.
 
     V₁ are the values of the same tokens in the stack's first such layer. λ₁ = λ₂ = 0.5
-    is Identity-ResFormer. λ₁ = 1 with λ₂ = 0 is SVFormer.
+    is Identity-ResFormer. λ₁ = 1 with λ₂ = 0 is SVFormer. Use it to ask whether deep
+    layers need the values of the first.
 
     Attributes:
       first: λ₁.
@@ -25,6 +26,11 @@ class ValueResidual(Sequential):
       learned: Whether λ₁ and λ₂ are parameters of each layer, initialized to `first`
         and `own` (Learnable-ResFormer). The first layer multiplies its values by λ₁ +
         λ₂.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> block = fl.blocks.ValueResidual(learned=True)
+      >>> model = fl.Transformer(vocab_size=100, block=block)
     """
 
     first: Annotated[float, Range(at_least=0)] = 0.5

@@ -22,12 +22,19 @@ class LoRA(Dense):
     treat ‖V‖ as constant. Sources: Hu et al. 2021, equation 3; Kalajdzievski 2023 for
     `stabilized`; Liu et al. 2024, equations 5 and 11, for `dora`.
 
+    Use it to fine-tune a large model with little memory. `adapters.frozen_paths` names
+    what stays fixed, and `adapters.merge` returns V as a plain matrix.
+
     Attributes:
       rank: r.
       alpha: α.
       on: Regular expression of the paths of the matrices with an adapter.
       stabilized: Whether s = α / √r.
       dora: Whether the magnitude of each column is trained, too.
+
+    Examples:
+      >>> import flaxformer_lite as fl
+      >>> model = fl.Transformer(vocab_size=100, dense=fl.dense.LoRA(rank=8))
     """
 
     trained_parameters: ClassVar[tuple[str, ...]] = ('lora_a', 'lora_b', 'lora_m')
