@@ -44,7 +44,7 @@ CLIP = 1.0
 
 
 class Setting(NamedTuple):
-    """What the two trainings have in common."""
+    """Choices that the trainings on both sides share."""
 
     norm: str
     tied: bool

@@ -248,8 +248,8 @@ class Layers:
             raise ValueError(
                 f'{self._field("positions")}: {_name(positions)} adds scores by '
                 'distance, which source keys do not have with '
-                'decoder.merged_attention=True. '
-                'Choose rotary, t5, alibi or positions that act on embeddings.'
+                'decoder.merged_attention=True. Choose rotary, t5, alibi or positions '
+                'that act on embeddings.'
             )
 
     def _check_shared(self, distinct: int, period: int) -> None:

@@ -21,7 +21,7 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
 from flaxformer_lite.sharding import AXES, state_shardings
 from flaxformer_lite.training import freezing
-from flaxformer_lite.training.loss import DEFAULT_LOSS, as_loss, loss_sums
+from flaxformer_lite.training.loss import DEFAULT_LOSS, loss_sums
 from flaxformer_lite.training.train_step import TrainState, init_state
 
 # Name of a module → the part of its stack for its parameters and FLOPs. The first of
@@ -178,7 +178,7 @@ def _step(
 
         def total(trained):
             changed = variables | {'params': freezing.join(trained, rest)}
-            return loss_sums(model, changed, batch, as_loss(loss), key).loss
+            return loss_sums(model, changed, batch, loss, key).loss
 
         return jax.grad(total)(trained)
 

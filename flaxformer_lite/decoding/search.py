@@ -39,7 +39,6 @@ class DecodeInputs(NamedTuple):
       max_len_B: int32, maximum length of each result, including the end token; 0 for
         padding rows. At its limit, a sentence gets the end token.
       length: Static maximum length of all results.
-
       keys_B: PRNG key per row, for strategies that sample. One key per row, so that
         samples don't depend on the other rows of a batch.
     """

@@ -148,7 +148,7 @@ def test_ensemble_rejects_functions_of_a_single_model(ensemble):
             call()
 
 
-def test_ensemble_in_place_of_a_model_is_rejected():
+def test_functions_of_a_model_reject_an_ensemble():
     model = tiny.model(num_layers=1)
     variables = tiny.all_variables(model)
     ensemble = flaxformer_lite.Ensemble([(model, variables)])

@@ -23,7 +23,6 @@ class DiverseBeamSearch(BeamSearch):
 
     Attributes:
       beams: Live hypotheses and results of all groups together.
-
       diversity: λ; 0 makes all groups equal.
 
     Raises:

@@ -152,7 +152,7 @@ def test_directory_that_the_file_system_refuses_is_rejected(tmp_path, monkeypatc
 
     assert directory.check_directory(tmp_path / 'runs' / 'a', CONFIG) == directory.NEW
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(os, 'mkdir', refuse)  # as in /proc, whatever its permissions
+    monkeypatch.setattr(os, 'mkdir', refuse)  # as /proc does, also for root
     with pytest.raises(UserError, match='no folder can be created in .*--workdir'):
         directory.check_directory(tmp_path / 'runs' / 'a', CONFIG)
 
