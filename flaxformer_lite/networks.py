@@ -85,7 +85,7 @@ class Projections(FrozenDataclass):
 class DecoderOverrides(FrozenDataclass):
     """Fields of an encoder-decoder that differ in the decoder.
 
-    None inherits the model's value.
+    A field that is None has the model's value.
 
     Attributes:
       continuous_positions: Whether target positions continue those of the source (Zhang
@@ -178,6 +178,7 @@ class Network(Checked, nn.Module, kw_only=True):
 
     @property
     def dropout_rates(self) -> DropoutRates:
+        """The rates of `dropout`, which may be given as one number."""
         assert isinstance(self.dropout, DropoutRates)  # completed from a rate
         return self.dropout
 
@@ -188,7 +189,7 @@ class Network(Checked, nn.Module, kw_only=True):
 
     @nn.nowrap
     def dense_of(self, sizes: Sizes, default: type[Init]) -> Dense:
-        """Returns the template of matrices of a stack of these sizes."""
+        """Returns the template of the matrices of a stack, given its sizes."""
         with naming('initializer'):
             init = dataclasses.replace(self.initializer or default(), sizes=sizes)
         return copy(self.dense, dtype=self.dtype, kernel_init=init)

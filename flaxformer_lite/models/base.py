@@ -81,8 +81,8 @@ class Model(Network, kw_only=True):
         embeddings that don't share a matrix between source and target.
       embeddings: Which embeddings share a matrix, and how logits result from them.
       special_tokens: Ids of padding and of the first and last token.
-      own_arguments: Attributes that a spec may set, as in recurrent(cell='lstm'). Those
-        with the name of a config field get its value.
+      own_arguments: Attributes that a spec may set, as in recurrent(cell='lstm').
+        Attributes with the name of a config field get its value instead.
     """
 
     own_arguments: ClassVar[tuple[str, ...]] = ()
